@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .finetuning.functions import evaluate, predict, train
     from .finetuning.train import TrainingResult
     from .hub.publishing import Publication, publish
+    from .model.configuration_posenc import PosEncConfig
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,
@@ -37,13 +38,11 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
-    from .model.package_config import SIZES, PosEncConfig
-    from .model.position_added import AddedPosition
-    from .model.position_base import PositionScheme
-    from .model.position_distance import DistanceBias
-    from .model.position_rotated import RotatedPosition
-    from .model.position_vectors import sinusoidal_table
+    from .model.scheme_added import AddedPosition
+    from .model.scheme_base import PositionScheme
+    from .model.scheme_distance import DistanceBias
     from .model.scheme_factory import make_scheme
+    from .model.scheme_rotated import RotatedPosition
     from .model.scheme_table import (
         SCHEMES,
         AlibiPosition,
@@ -67,12 +66,14 @@ if TYPE_CHECKING:
         TupePosition,
         WindowPosition,
     )
+    from .model.scheme_vectors import sinusoidal_table
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
     from .plotting import plot
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme
+    from .schemes.support import SIZES
     from .training.report import TrainingReport
 
 if not is_main_process():  # the first one's notices are enough
@@ -91,29 +92,30 @@ _NAMES = {
     "finetuning.functions": "evaluate predict train",
     "finetuning.train": "TrainingResult",
     "hub.publishing": "Publication publish",
+    "model.configuration_posenc": "PosEncConfig",
     "model.modeling_posenc": (
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
     ),
-    "model.package_config": "SIZES PosEncConfig",
-    "model.position_added": "AddedPosition",
-    "model.position_base": "PositionScheme",
-    "model.position_distance": "DistanceBias",
-    "model.position_rotated": "RotatedPosition",
-    "model.position_vectors": "sinusoidal_table",
+    "model.scheme_added": "AddedPosition",
+    "model.scheme_base": "PositionScheme",
+    "model.scheme_distance": "DistanceBias",
     "model.scheme_factory": "make_scheme",
+    "model.scheme_rotated": "RotatedPosition",
     "model.scheme_table": (
         "SCHEMES AlibiPosition CablePosition DebertaPosition DualTrianglePosition FirePosition "
         "FourierPosition KerplePosition LearnedPosition LSPEPosition MLPBiasPosition NoPosition "
         "PoPEPosition RelativeKeyPosition RelativeKeyQueryPosition RotaryPosition SinusoidalPosition "
         "T5Position ToeplitzPosition TupePosition WindowPosition"
     ),
+    "model.scheme_vectors": "sinusoidal_table",
     "model.unpadding": "Tokens",
     "optimizer": "scale_position_learning_rates",
     "plotting": "plot",
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",
+    "schemes.support": "SIZES",
     "training.report": "TrainingReport",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -5,6 +5,7 @@ line `--scheme 'rpoe'`.
 """
 
 import contextlib
+import difflib
 import functools
 import importlib.util
 import inspect
@@ -12,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
@@ -80,6 +81,12 @@ class UserError(ValueError):
         if parameter is not None:
             message = f"{spell(parameter, value)}{'' if message.startswith(':') else ' '}{message}"
         super().__init__(message)
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """'Did you mean ...? ', for an error about an unknown name, with the nearest that is known; or ''."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 _SHOWN = 80

@@ -7,7 +7,7 @@ from .checkpoints.loading import load_any
 from .checkpoints.opening import open_checkpoint
 from .errors import UserError, checks_types, require_packages, user_errors
 from .files import expanded
-from .model.package_config import PosEncConfig
+from .model.configuration_posenc import PosEncConfig
 from .model.scheme_table import SCHEMES
 from .options import json_object
 from .quiet import without_bars

@@ -27,9 +27,9 @@ from hf_posenc.comparison import Summary, execute, read_plan
 from hf_posenc.comparison.statistics import group_scores, tested_lengths
 from hf_posenc.files import write_text
 from hf_posenc.markdown import code, plain, render
+from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncModel
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.scheme_base import PositionScheme
 from hf_posenc.model.scheme_factory import make_scheme, own_arguments
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import SchemeSummary, describe_schemes

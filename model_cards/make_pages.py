@@ -18,7 +18,7 @@ from hf_posenc.comparison import Summary
 from hf_posenc.comparison.tables import score_table
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table, plain
-from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.options import READING, Options

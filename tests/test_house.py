@@ -20,7 +20,6 @@ SAYS_NOTHING = {"found", "one", "own", "rest", "how", "alike", "told", "alternat
 SHARED = {
     "__all__": "Python's",
     "logger": "of each module",
-    "PosEncConfig": "the one that travels, and what the package makes of it",
 }
 """Public names that may stand in several modules, with the reason."""
 PACKED = {
@@ -28,7 +27,7 @@ PACKED = {
     "comparison": 23,
     "inference": 4,
     "kernels": 2,
-    "model": 24,
+    "model": 19,
     "schemes": 18,
     "training": 20,
     "the root": 7,

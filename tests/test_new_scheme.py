@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_distance import DistanceBias
+from .scheme_distance import DistanceBias
 
 
 class InversePosition(DistanceBias):

@@ -60,7 +60,7 @@ OTHERS = {
 }
 """Parameters that are no paths."""
 OWN = """
-from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.scheme_base import PositionScheme
 
 
 class OwnSlope(PositionScheme):

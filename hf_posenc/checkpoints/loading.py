@@ -17,7 +17,7 @@ from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, one_line, spell
 from ..model.configuration_posenc import PosEncConfig
-from ..model.position_base import PositionScheme
+from ..model.scheme_base import PositionScheme
 from ..quiet import without_warnings
 from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite

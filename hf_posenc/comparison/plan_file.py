@@ -10,9 +10,8 @@ from typing import Any, get_type_hints
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
-from ..errors import UserError, one_line, spell
+from ..errors import UserError, did_you_mean, one_line, spell
 from ..files import expanded
-from ..model.package_config import did_you_mean
 from ..options import check_range, whole_number
 from ..schemes.names import known_schemes
 from .plan import DEVELOPMENT_SEED, Plan, Task

@@ -10,7 +10,7 @@ from ..data.tables import counted
 from ..errors import UserError
 from ..files import write_text
 from ..markdown import code, plain, render
-from ..model.package_config import PosEncConfig
+from ..model.configuration_posenc import PosEncConfig
 from ..schemes.describe import position_rates, rates_in_words
 from ..schemes.plots import save_figure
 from . import statistics

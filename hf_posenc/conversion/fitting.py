@@ -19,7 +19,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from ..model.position_base import PositionScheme
+from ..model.scheme_base import PositionScheme
 from ..schemes.hooks import one_text, rotated_units
 
 _FITTED_LENGTH = 128

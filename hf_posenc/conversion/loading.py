@@ -19,7 +19,7 @@ from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
 from ..errors import UserError, one_line, spell, user_errors
 from ..model import modeling_posenc
-from ..model.package_config import PosEncConfig
+from ..model.configuration_posenc import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task

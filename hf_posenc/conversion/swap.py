@@ -12,10 +12,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.sentence_modules import ACTIVATION
 from ..errors import UserError, spell
-from ..model.package_config import PosEncConfig, scheme_names, takes_rope_parameters
-from ..model.position_base import PositionScheme
+from ..model.configuration_posenc import PosEncConfig
 from ..model.position_rope import ROPE_COMMON
+from ..model.scheme_base import PositionScheme
 from ..model.scheme_factory import own_arguments, scheme_kwargs
+from ..schemes.names import scheme_names
+from ..schemes.support import takes_rope_parameters
+from ..schemes.support.loaded_code import find_scheme
 from . import fitting
 from .loading import build_config
 from .measure import random_tokens
@@ -79,7 +82,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
     if not same:
         stay = {*scheme_names(kind)} & {*scheme_names(before.position_embedding_type)}
-        turns = any(takes_rope_parameters(before.find_scheme(name)) for name in stay)
+        turns = any(takes_rope_parameters(find_scheme(before, name)) for name in stay)
         values["rope_parameters"] = before.rope_parameters if turns else None
         values["position_embedding_kwargs"] = _suitable(original, kind)
     if target.scheme_kwargs is not None:
@@ -102,7 +105,7 @@ def _check_extension(
     trained = before.max_position_embeddings
     names = scheme_names(kind)
     fits = [*EXTENSIONS] if any(has_table(part) for name, part in parts.items() if name in names) else []
-    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(before.find_scheme(name)) for name in names) else ()
+    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(find_scheme(before, name)) for name in names) else ()
     if extension not in fits:
         way = f"Choose one of {', '.join(fits)}" if fits else "Leave it out"
         raise UserError(f"isn't one for {kind!r}. {way}.", parameter="extension", value=extension)
@@ -141,7 +144,7 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     table = fitting.added_vectors(parts_of(original), original.config)
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
-        scheme = original.config.find_scheme(name)
+        scheme = find_scheme(original.config, name)
         arguments[name] = kept.get(name, {**getattr(scheme, "conversion_kwargs", {}), **SUITABLE.get(name, {})})
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.

@@ -12,7 +12,7 @@ from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import json_text, write_json
 from ..markdown import HERE, render
-from ..model.package_config import PosEncConfig
+from ..model.configuration_posenc import PosEncConfig
 from ..tasks import auto_class, task_of
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from ..conversion.convert import convert
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
-from ..errors import UserError, check_local, spell, user_errors
+from ..errors import UserError, check_local, did_you_mean, spell, user_errors
 from ..files import last_name
-from ..model.package_config import PosEncConfig, did_you_mean
+from ..model.configuration_posenc import PosEncConfig
 from ..options import BOOLEAN, COUNT, Options, check_range, refuse_given
 from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
+from ..schemes.support import code_files
 from ..training.trainer import add_lora
 from ..training.trainer_fields import INSTALLED, trainer_fields
 
@@ -111,7 +112,7 @@ def _new_config(options: Options) -> PosEncConfig:
         config = PosEncConfig.from_size(
             options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
         )
-        config.code_files()  # refuse now what couldn't be saved at the end
+        code_files(config)  # refuse now what couldn't be saved at the end
     return config
 
 

@@ -16,9 +16,11 @@ from ..checkpoints.tokenizers import check_ids, load_tokenizer
 from ..errors import UserError, spell
 from ..files import sha256
 from ..isolated_load import first_output
-from ..model.package_config import PosEncConfig
-from ..model.scheme_files import is_built_in
+from ..model.configuration_posenc import PosEncConfig
 from ..quiet import without_bars
+from ..schemes.support import code_files
+from ..schemes.support.loaded_code import schemes_of
+from ..schemes.support.saved_code import is_built_in
 from ..tasks import CLASSES, auto_class
 
 CHECKSUMS = "SHA256SUMS"
@@ -66,7 +68,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     raw = opened.raw
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
     code, is_ours = _code(source, raw["auto_map"], config)
-    own_code = not is_ours or not all(map(is_built_in, config.schemes().values()))
+    own_code = not is_ours or not all(map(is_built_in, schemes_of(config).values()))
     if own_code and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
@@ -121,7 +123,7 @@ def _code(source: Path, auto_map: dict[str, Any], config: PosEncConfig) -> tuple
                 f"{str(source)!r}: auto_map names {reference!r}, which isn't the model's code beside it. Load the "
                 "model and save_pretrained it: the code is then copied."
             )
-    return sorted(code), code == {name: text.encode() for name, text in config.code_files().items()}
+    return sorted(code), code == {name: text.encode() for name, text in code_files(config).items()}
 
 
 def _refuse_link(source: Path, name: str) -> None:

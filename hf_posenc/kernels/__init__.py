@@ -5,9 +5,12 @@ left out where an operation that PyTorch doesn't promise to keep is missing or f
 environment, or `set_enabled(False)`, turns all of it off.
 """
 
+from ..model.seam import kernels
 from .attention import attend, gains_from_fusion
 from .dropout import Dropout
 from .linear import apply_linear
 from .switch import set_enabled
+
+kernels.register(Dropout, apply_linear, attend)
 
 __all__ = ["Dropout", "apply_linear", "attend", "gains_from_fusion", "set_enabled"]

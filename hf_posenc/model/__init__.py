@@ -1,19 +1,17 @@
-"""The checkpoint: the files of this folder travel, as far as a checkpoint uses them.
+"""The checkpoint: the files of this folder travel, as far as a checkpoint uses them. This one doesn't.
 
-`package_config` and `scheme_files` don't, nor does this one: they help where hf_posenc is installed.
+It runs before any other module of the folder. It registers the models with transformers' Auto classes, so that PosEnc
+checkpoints load without `trust_remote_code`, and imports what registers itself at the seam.
 """
 
 import importlib
 
 import transformers
 
-from .configuration_posenc import AUTO_MAP
-from .package_config import PosEncConfig as PosEncConfig
+from .. import kernels as kernels
+from ..schemes import support as support
+from .configuration_posenc import AUTO_MAP, PosEncConfig
 
-# Whichever module here is imported first, this one has run: so the model takes, and loads, the package's configuration.
-importlib.import_module(".configuration_posenc", __name__).PosEncConfig = PosEncConfig  # type: ignore[attr-defined]
-
-# So PosEnc checkpoints load without `trust_remote_code`.
 for _auto, _code in AUTO_MAP.items():
     _module, _, _name = _code.partition(".")
     _class = getattr(importlib.import_module(f".{_module}", __name__), _name)

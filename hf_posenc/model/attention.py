@@ -10,7 +10,6 @@ To add a backend: write a function like those at the end of this file, and a lin
 """
 
 import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers.utils import logging
 
-from .position_base import PositionScheme
-from .position_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
+from .scheme_base import PositionScheme
+from .scheme_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
+from .seam import kernels
 from .unpadding import Movable, Rows, Runs, TokenLayout
 
 logger = logging.get_logger(__name__)
@@ -30,16 +30,6 @@ Result = tuple[Tensor, Tensor | None]
 Qkv = tuple[Tensor, Tensor, Tensor]
 Masks = list[Tensor | None]
 
-
-class Plain:
-    """PyTorch's own parts, which a checkpoint has alone. `hf_posenc.kernels` has faster ones for a CPU."""
-
-    Dropout = nn.Dropout
-    apply_linear: Callable[[nn.Module, Tensor], Tensor] = staticmethod(nn.Linear.__call__)
-    attend: Callable[..., Any] = staticmethod(lambda interface, *inputs, **options: interface(*inputs, **options))
-
-
-kernels: Any = importlib.import_module("hf_posenc.kernels") if __package__ == "hf_posenc.model" else Plain
 
 HALF = (torch.bfloat16, torch.float16)
 HALF_FROM = 512

@@ -1,7 +1,7 @@
 """`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers.utils.versions import require_version
@@ -17,8 +17,10 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .position_math import PROBABILITY, Check, one_of, positive, require, whole
-from .scheme_table import AUGMENTATIONS, SCHEMES
+from .scheme_factory import rescaled
+from .scheme_math import PROBABILITY, Check, one_of, positive, require, whole
+from .scheme_table import AUGMENTATIONS
+from .seam import ConfigSupport
 
 if TYPE_CHECKING:
     # Never run, but found by what copies a checkpoint's code: so the files of the model travel with this one.
@@ -88,11 +90,14 @@ class PosEncConfig(PreTrainedConfig):
         posenc_version (str, optional): the version of the code that wrote the checkpoint.
 
     Raises:
-        ValueError: a value is out of range. The message names the value and what is accepted.
+        ValueError: a value is out of range. The message names the value and what is accepted. Where hf_posenc is
+            installed, also: a keyword, the scheme or one of its arguments doesn't exist.
         StrictDataclassFieldValidationError: a value has the wrong type.
     """
 
     model_type = "posenc"
+    support = ConfigSupport()  # hf_posenc registers its own here
+    __slots__ = ("_origin",)  # hf_posenc's, of schemes that came with a checkpoint; as a slot it isn't in config.json
     # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
     base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
     base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
@@ -137,6 +142,7 @@ class PosEncConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
         # came with the file is kept: it names the repository of the code.
+        self.support.prepare(self, kwargs)
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         super().__post_init__(**kwargs)
         if self.mlp_gated:
@@ -159,21 +165,43 @@ class PosEncConfig(PreTrainedConfig):
         return kwargs
 
     @classmethod
+    def from_size(cls, size: str, **overrides: Any) -> "PosEncConfig":
+        """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
+
+        Args:
+            size (str): a name of `hf_posenc.SIZES`.
+            **overrides: fields that differ from the size's.
+
+        Raises:
+            ValueError: `size` isn't a name of `SIZES`.
+        """
+        return cls(**{**cls.support.sizes_of(size), **overrides})
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Reads a checkpoint's configuration; with `trust_remote_code=True` also the code of its author's own scheme.
+
+        A model can then be built from the configuration alone. (Where hf_posenc is installed, transformers'
+        `AutoConfig` doesn't pass `trust_remote_code` on, so its configurations lack that code.)
+
+        Raises:
+            ValueError: that code can't be loaded; or what transformers raises.
+        """
+        source = str(pretrained_model_name_or_path)
+        with cls.support.loading(source, kwargs, of_model=False):
+            kwargs.pop("trust_remote_code", None)
+            return super().from_pretrained(source, *args, **kwargs)
+
+    @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """The configuration of a file, with `kwargs` in place of its values; a new scaling of RoPE keeps the angles."""
-        scaling, trained = kwargs.get("rope_parameters") or {}, config_dict.get("rope_parameters") or {}
-        if "rope_parameters" in kwargs and isinstance(scaling, dict):
-            of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
-            kept = {key: value for key, value in trained.items() if key in of_angles}
-            kept |= {key: value for key, value in scaling.items() if value is not None}
-            config_dict = {**config_dict, "rope_parameters": kept or None}
-            del kwargs["rope_parameters"]
-        return super().from_dict(config_dict, **kwargs)
+        values = cls.support.values_of_file(config_dict, kwargs)
+        if "rope_parameters" in kwargs:
+            values["rope_parameters"] = rescaled(values.get("rope_parameters"), kwargs.pop("rope_parameters"))
+        return super().from_dict(values, **kwargs)
 
     def check(self) -> None:
         """Checks the fields against each other: the constructor does, and the model and `save_pretrained` do it again.
-
-        The scheme and its arguments are checked when the model is built.
 
         Raises:
             ValueError: fields contradict each other.
@@ -183,6 +211,7 @@ class PosEncConfig(PreTrainedConfig):
                 f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}."
             )
         self.check_padding()
+        self.support.check(self)
 
     def check_padding(self) -> None:
         """Checks the padding token; at each call of a model too, since the Trainer sets the tokenizer's later.
@@ -197,34 +226,17 @@ class PosEncConfig(PreTrainedConfig):
                 "model.resize_token_embeddings(len(tokenizer))."
             )
 
-    def find_scheme(self, name: str) -> Any:
-        """The class of a scheme that the table of this code lacks: hf_posenc, where it is installed, finds it.
-
-        Raises:
-            ValueError: there is none.
-        """
-        raise ValueError(
-            f"position_embedding_type={name!r} isn't in this checkpoint's scheme_table.py, which has "
-            f"{', '.join(SCHEMES) or 'none'}. Choose one of these, or install hf_posenc, which has all schemes."
-        )
-
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Writes config.json and the code that it needs, stamped with this code's version."""
+        """Writes config.json and the code that it needs, stamped with this code's version; or nothing, and raises."""
         self.check()
+        files = self.support.code_files(self, Path(save_directory))
         self.posenc_version = POSENC_VERSION
         self.auto_map = dict(AUTO_MAP)  # the code lies beside the file, wherever the config came from
-        super().save_pretrained(str(save_directory), push_to_hub, **kwargs)
-
-    @classmethod
-    def load_context(cls, source: Any, arguments: dict[str, Any]) -> AbstractContextManager[Any]:
-        """Entered while weights are loaded. hf_posenc, where it is installed, checks the checkpoint's files here."""
-        return nullcontext()
-
-    def check_built(self, scheme: Any) -> None:
-        """Called when a scheme is built, where hf_posenc, if it is installed, refuses what couldn't be saved."""
-
-    def prepare_to_save(self, model: Any) -> None:
-        """Called before a model is saved, where hf_posenc, if it is installed, refuses what can't be loaded again."""
+        super().save_pretrained(str(save_directory))
+        for name, text in files.items():
+            Path(save_directory, name).write_bytes(text.encode())
+        if push_to_hub:  # here: transformers would send what its own `save_pretrained` writes
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     @property
     def embedding_width(self) -> int:
@@ -245,6 +257,3 @@ class PosEncConfig(PreTrainedConfig):
     def token_rms(self) -> float:
         """Root mean square of the token embeddings at the start; added schemes start with the same."""
         return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)
-
-
-PosEncConfig.register_for_auto_class()  # transformers copies such a class with all that it imports

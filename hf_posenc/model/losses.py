@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .configuration_posenc import PosEncConfig
-from .position_math import accumulation_dtype
+from .scheme_math import accumulation_dtype
 
 logger = logging.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 The positional scheme is one module (`model.position`) that the encoder calls in three places: at the input (`embed`),
 on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `layer_bias`). Nothing here knows which
-scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, faster ones (see `attention.Plain`).
+scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, faster ones (see `seam.py`).
 """
 
 import copy
@@ -28,15 +28,15 @@ from .attention import (
     choose_attention,
     dropout_of,
     eager_attention_forward,
-    kernels,
     logger,
 )
 from .configuration_posenc import PosEncConfig
 from .losses import cross_entropy, sequence_classification_loss, whole_numbers
-from .position_base import PositionScheme, check_length
-from .position_math import accumulation_dtype, linear_dtype
+from .scheme_base import PositionScheme, check_length
 from .scheme_factory import independent_generator, make_scheme
+from .scheme_math import accumulation_dtype, linear_dtype
 from .scheme_table import AUGMENTATIONS
+from .seam import kernels
 from .unpadding import TokenLayout, Tokens, check_input, needs_rows
 
 Outputs = tuple[Tensor | None, Tensor]
@@ -211,7 +211,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
             OSError: it has no safetensors, or doesn't exist; or what else transformers raises.
         """
         kwargs.setdefault("use_safetensors", True)
-        with cls.config_class.load_context(pretrained_model_name_or_path, kwargs):
+        with cls.config_class.support.loading(str(pretrained_model_name_or_path), kwargs, of_model=True):
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -220,7 +220,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: the code can't travel, or the config was changed after the model was built. Nothing is written.
         """
-        self.config.prepare_to_save(self)
+        self.config.support.check_saving(self)
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def _encode(self, **inputs: Any) -> tuple[Tensor, TokenLayout, dict[str, Any]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_distance import DistanceBias
+from .scheme_distance import DistanceBias
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import accumulation_dtype
+from .scheme_base import PositionScheme
+from .scheme_math import accumulation_dtype
 from .unpadding import Tokens
 
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_distance import gather_by_distance
-from .position_math import one_of, positive, require, whole
+from .scheme_base import PositionScheme
+from .scheme_distance import gather_by_distance
+from .scheme_math import one_of, positive, require, whole
 from .unpadding import Tokens
 
 

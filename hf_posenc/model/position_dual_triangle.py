@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .position_distance import DistanceBias
+from .scheme_distance import DistanceBias
 
 
 class DualTrianglePosition(DistanceBias):

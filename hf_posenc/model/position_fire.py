@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import input_dtype, positive, require, whole
+from .scheme_base import PositionScheme
+from .scheme_math import input_dtype, positive, require, whole
 from .unpadding import Tokens
 
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_added import AddedPosition
-from .position_math import constant, input_dtype, positive, require, whole
-from .position_vectors import centre_and_scale
+from .scheme_added import AddedPosition
+from .scheme_math import constant, input_dtype, positive, require, whole
+from .scheme_vectors import centre_and_scale
 
 
 class FourierPosition(AddedPosition):

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_distance import DistanceBias
-from .position_math import one_of, require
+from .scheme_distance import DistanceBias
+from .scheme_math import one_of, require
 
 
 class KerplePosition(DistanceBias):

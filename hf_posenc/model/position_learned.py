@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_added import AddedPosition
-from .position_math import positive, require, whole
+from .scheme_added import AddedPosition
+from .scheme_math import positive, require, whole
 
 
 class LearnedPosition(AddedPosition):

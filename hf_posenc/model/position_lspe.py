@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_added import AddedPosition
-from .position_math import input_dtype, one_of, positive, require, whole
-from .position_vectors import centre_and_scale, sinusoidal_table
+from .scheme_added import AddedPosition
+from .scheme_math import input_dtype, one_of, positive, require, whole
+from .scheme_vectors import centre_and_scale, sinusoidal_table
 from .unpadding import Tokens
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_distance import DistanceBias
-from .position_math import input_dtype, require, whole
+from .scheme_distance import DistanceBias
+from .scheme_math import input_dtype, require, whole
 
 
 class MLPBiasPosition(DistanceBias):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from .position_base import PositionScheme
-from .position_distance import gather_by_distance
+from .scheme_base import PositionScheme
+from .scheme_distance import gather_by_distance
 from .unpadding import Tokens
 
 

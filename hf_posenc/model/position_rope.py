@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from .position_math import Check, constant, have_fixed_shapes, one_of, positive, require, tracing, whole
-from .position_rotated import RotatedPosition
+from .scheme_math import Check, constant, have_fixed_shapes, one_of, positive, require, tracing, whole
+from .scheme_rotated import RotatedPosition
 from .unpadding import Tokens
 
 _LENGTH = "original_max_position_embeddings"

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_added import AddedPosition
-from .position_math import positive, require, whole
-from .position_vectors import sinusoidal_table
+from .scheme_added import AddedPosition
+from .scheme_math import positive, require, whole
+from .scheme_vectors import sinusoidal_table
 
 
 class SinusoidalPosition(AddedPosition):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_distance import DistanceBias
-from .position_math import positive, require, whole
+from .scheme_distance import DistanceBias
+from .scheme_math import positive, require, whole
 
 
 def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_distance import DistanceBias
-from .position_math import positive, require, whole
+from .scheme_distance import DistanceBias
+from .scheme_math import positive, require, whole
 
 
 class ToeplitzPosition(DistanceBias):

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import positive, require
+from .scheme_base import PositionScheme
+from .scheme_math import positive, require
 from .unpadding import Tokens
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .position_distance import DistanceBias
-from .position_math import require, whole
+from .scheme_distance import DistanceBias
+from .scheme_math import require, whole
 from .unpadding import Tokens
 
 FAR = -1e4

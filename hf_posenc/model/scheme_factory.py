@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .position_base import PositionScheme
+from .scheme_base import PositionScheme
 from .scheme_table import SCHEMES
 
 FROM_CONFIG = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
@@ -42,6 +42,16 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
     return {name: dict(kwargs.get(name, {})) for name in names}
 
 
+def rescaled(trained: Any, given: Any) -> Any:
+    """The `rope_parameters` of a checkpoint that is loaded with others: a new scaling keeps the angles of training."""
+    if given is not None and not isinstance(given, dict):
+        return given
+    of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
+    kept = {key: value for key, value in (trained or {}).items() if key in of_angles}
+    kept |= {key: value for key, value in (given or {}).items() if value is not None}
+    return kept or None
+
+
 def make_scheme(config: Any) -> PositionScheme:
     """Builds what a config names: one scheme, or several in one.
 
@@ -54,7 +64,7 @@ def make_scheme(config: Any) -> PositionScheme:
     """
     kwargs, whole = scheme_kwargs(config), config.position_embedding_type
     # The table is first: the config may be another checkpoint's, with another scheme of the same name.
-    schemes = {name: SCHEMES.get(name) or config.find_scheme(name) for name in (*kwargs, whole)}
+    schemes = {name: SCHEMES.get(name) or config.support.find_scheme(config, name) for name in (*kwargs, whole)}
     parts = {name: _build(config, name, schemes[name], kwargs[name]) for name in kwargs}
     if len(parts) == 1:
         config.position_embedding_kwargs = next(iter(kwargs.values()))
@@ -78,7 +88,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
             f"Its arguments and defaults are {accepted}; a config fills {', '.join(FROM_CONFIG)}."
         ) from error
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
-    config.check_built(built)
+    config.support.check_built(config, built)
     # The constructor resolves "None: as wide as ...".
     kwargs.update({key: getattr(built, key, None) for key, value in kwargs.items() if value is None})
     if "rope_parameters" in sizes:
@@ -104,7 +114,7 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
     """Tells whether the scheme overrides one of these, whichever copy of the protocol's file it inherits from."""
-    bases = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
+    bases = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("scheme_base")]
     return any(method in vars(base) for base in bases for method in methods)
 
 

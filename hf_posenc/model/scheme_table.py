@@ -3,9 +3,8 @@
 A checkpoint's file of this name is written by `save_pretrained`, and has those of its configuration alone.
 """
 
+from .augmentation import sample_positions, shift_positions
 from .position_alibi import AlibiPosition
-from .position_augmentation import sample_positions, shift_positions
-from .position_base import PositionScheme
 from .position_cable import CablePosition
 from .position_deberta import DebertaPosition
 from .position_dual_triangle import DualTrianglePosition
@@ -24,6 +23,7 @@ from .position_t5 import T5Position
 from .position_toeplitz import ToeplitzPosition
 from .position_tupe import TupePosition
 from .position_window import WindowPosition
+from .scheme_base import PositionScheme
 
 SCHEMES: dict[str, type[PositionScheme]] = {
     "none": NoPosition,

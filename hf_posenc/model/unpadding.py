@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .position_math import accumulation_dtype, have_fixed_shapes, tracing
+from .scheme_math import accumulation_dtype, have_fixed_shapes, tracing
 
 
 class Movable:

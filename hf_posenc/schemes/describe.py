@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..model.package_config import PosEncConfig
+from ..model.configuration_posenc import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..model.scheme_table import SCHEMES
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..model.position_base import PositionScheme
+from ..model.scheme_base import PositionScheme
 from ..model.unpadding import Tokens
 
 

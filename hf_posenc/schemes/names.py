@@ -13,6 +13,30 @@ def known_schemes() -> list[str]:
     return re.findall(r'^    "(\w+)": ', table.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
+class FieldError(ValueError):
+    """The value of a config's field isn't accepted: `fault` says why, behind the field and the value."""
+
+    def __init__(self, field: str, value: Any, fault: str) -> None:
+        self.field = field
+        self.value = value
+        self.fault = fault
+        super().__init__(f"{field}={value!r} {fault}")
+
+
+def scheme_names(position_embedding_type: str) -> list[str]:
+    """The parts of `a+b`, in order.
+
+    Raises:
+        FieldError: the combination makes no sense.
+    """
+    names = position_embedding_type.split("+")
+    sensible = list(dict.fromkeys(name for name in names if name not in ("", "none"))) or ["none"]
+    if len(names) > 1 and names != sensible:
+        fault = "makes no sense: '+' joins different schemes, and 'none' adds nothing to another."
+        raise FieldError("position_embedding_type", position_embedding_type, f"{fault} Use {'+'.join(sensible)!r}.")
+    return names
+
+
 def require_scheme(scheme: Any, scheme_kwargs: dict[str, Any] | None = None, *, parameter: str = "scheme") -> None:
     """Refuses a scheme that doesn't exist, and arguments that it doesn't take, by the parameters that gave them.
 
@@ -24,7 +48,7 @@ def require_scheme(scheme: Any, scheme_kwargs: dict[str, Any] | None = None, *, 
     Raises:
         UserError: there is no such scheme, or it takes no such argument.
     """
-    from ..model.package_config import FieldError, PosEncConfig
+    from ..model.configuration_posenc import PosEncConfig
 
     if not isinstance(scheme, str):
         raise UserError("is no scheme's name.", parameter=parameter, value=scheme)

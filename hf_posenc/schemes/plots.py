@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..errors import UserError, user_errors
 from ..files import expanded, written_whole
+from ..model.configuration_posenc import PosEncConfig
 from ..model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
-from ..model.package_config import PosEncConfig
 from .hooks import one_text, rotated_units
 
 if TYPE_CHECKING:
@@ -233,11 +233,9 @@ def _attention_panel(model: Any, length: int, layer: int, input_ids: Tensor | No
 
 def _order_panel(model: Any, length: int) -> _Panel:
     """Change of the mean of the hidden states when two words swap places, by their distance."""
-    words, rows, generator = (
-        _random_words(model, _TEXTS, length),
-        torch.arange(_TEXTS),
-        torch.Generator().manual_seed(2),
-    )
+    words = _random_words(model, _TEXTS, length)
+    rows = torch.arange(_TEXTS)
+    generator = torch.Generator().manual_seed(2)
 
     def pooled(ids: Tensor) -> Tensor:
         return model(ids).last_hidden_state.mean(1)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..model.position_base import PositionScheme, tokens_at
 from ..model.position_rope import RotaryPosition
+from ..model.scheme_base import PositionScheme, tokens_at
 
 
 def apply_rotary(

@@ -11,10 +11,10 @@ from transformers.utils import logging
 
 from ..errors import UserError
 from ..files import expanded, sha256
-from ..model.position_base import PositionScheme
+from ..model.scheme_base import PositionScheme
 from ..model.scheme_factory import overrides
-from ..model.scheme_files import remember_code
 from ..model.scheme_table import SCHEMES
+from .support.saved_code import remember_code
 
 logger = logging.get_logger(__name__)
 

@@ -438,7 +438,7 @@ def test_what_a_conversion_wrote_is_listed_and_replaced_and_all_else_stays(sourc
         convert(source, out, measure=False)
     convert(source, out, overwrite=True, measure=False, scheme="rope")
     assert (out / "notes.txt").read_text() == "mine"
-    assert {path.name for path in out.iterdir()} - names == {"notes.txt", "position_rope.py", "position_rotated.py"}
+    assert {path.name for path in out.iterdir()} - names == {"notes.txt", "position_rope.py", "scheme_rotated.py"}
     assert not (out / "position_learned.py").exists()
 
 

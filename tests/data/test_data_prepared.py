@@ -116,7 +116,7 @@ def test_a_column_that_another_split_lacks_is_named(tmp_path):
 @pytest.mark.parametrize("config", [PosEncConfig.from_size("tiny"), BertConfig()], ids=["posenc", "bert"])
 def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_path, monkeypatch):
     complaints = []
-    monkeypatch.setattr("hf_posenc.model.package_config.logger.warning", complaints.append)
+    monkeypatch.setattr("hf_posenc.schemes.support.logger.warning", complaints.append)
     for columns in (Columns(("Title", "body, in full"), ("Stars",), " ", "|"), Columns(("a", "b"), ("c", "d"))):
         remember_columns(config, columns)
         config.save_pretrained(tmp_path)

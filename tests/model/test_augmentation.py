@@ -5,7 +5,7 @@ import torch
 from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
-from hf_posenc.model.position_distance import per_distinct_distance
+from hf_posenc.model.scheme_distance import per_distinct_distance
 from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import TokenLayout, Tokens
 

@@ -6,7 +6,7 @@ from common import encoder, tiny_config, tokens
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
-from hf_posenc.model.position_combined import CombinedPosition
+from hf_posenc.model.scheme_combined import CombinedPosition
 from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
 from hf_posenc.model.unpadding import Rows, TokenLayout
 

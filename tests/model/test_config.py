@@ -14,9 +14,9 @@ from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
 from hf_posenc import SCHEMES, SIZES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
-from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
+from hf_posenc.schemes import support
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def written(folder: Path, **values: object) -> Path:
 
 def test_unknown_keys_of_a_file_are_kept_and_one_like_a_field_is_said_once(tmp_path, monkeypatch):
     lines = []
-    monkeypatch.setattr(package_config.logger, "warning", lines.append)
-    package_config.logger.warning_once.cache_clear()
+    monkeypatch.setattr(support.logger, "warning", lines.append)
+    support.logger.warning_once.cache_clear()
     theirs = {"bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3, "sentence_transformers": {"version": "6"}}
     theirs |= {"custom_pipelines": {}, "is_decoder": False, "from_the_future": [1]}
     for folder in (written(tmp_path, **theirs, hiden_size=7), tmp_path / "again"):

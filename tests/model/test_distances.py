@@ -5,7 +5,7 @@ import torch
 from common import assert_equal_with_gradients
 
 from hf_posenc import Tokens
-from hf_posenc.model.position_distance import gather_by_distance, per_distinct_distance
+from hf_posenc.model.scheme_distance import gather_by_distance, per_distinct_distance
 from hf_posenc.model.unpadding import Rows, TokenLayout
 
 

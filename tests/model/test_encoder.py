@@ -13,9 +13,8 @@ from torch.nn import functional
 from transformers import DataCollatorWithFlattening
 
 import hf_posenc
-from hf_posenc import SCHEMES, AddedPosition, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import SCHEMES, AddedPosition, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import losses
-from hf_posenc.model.package_config import CheckpointConfig
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -363,7 +362,7 @@ def test_resized_embeddings_keep_old_tokens_and_stay_tied():
 def test_a_padding_token_outside_the_vocabulary_is_refused_until_the_embeddings_are_resized(name, tmp_path):
     """The Trainer writes the tokenizer's into the config of a model that was built before."""
     with pytest.raises(ValueError, match="pad_token_id=101 is outside the vocabulary of 101 tokens"):
-        CheckpointConfig(vocab_size=101, pad_token_id=101)
+        PosEncConfig(vocab_size=101, pad_token_id=101)
     model, ids = head(name, "rope", pad_token_id=None), tokens(4, 6)
     ids = ids.unsqueeze(1) if name == "MultipleChoice" else ids
     model.config.pad_token_id = 101

@@ -6,7 +6,7 @@ from common import encoder, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model import attention
-from hf_posenc.model.position_math import constant
+from hf_posenc.model.scheme_math import constant
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)

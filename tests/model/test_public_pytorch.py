@@ -6,11 +6,12 @@ import pytest
 
 from hf_posenc import PosEncConfig
 from hf_posenc.schemes.names import known_schemes
+from hf_posenc.schemes.support import code_files
 
 FILES = {
     name: text
     for scheme in (*known_schemes(), "learned+t5")
-    for name, text in PosEncConfig(position_embedding_type=scheme).code_files().items()
+    for name, text in code_files(PosEncConfig(position_embedding_type=scheme)).items()
 }
 PACKAGES = ("torch", "transformers", "huggingface_hub")
 PRIVATE_ROOTS = ("torch.ops.mkldnn", "torch.ops.aten", "torch._C")

@@ -10,9 +10,9 @@ from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from hf_posenc import PosEncConfig, PosEncModel, RotatedPosition, apply_rotary
-from hf_posenc.model.package_config import CheckpointConfig
 from hf_posenc.model.position_rope import ROPE_TYPES
 from hf_posenc.model.scheme_table import RotaryPosition
+from hf_posenc.model.seam import ConfigSupport
 from hf_posenc.model.unpadding import TokenLayout, Tokens
 
 f64 = torch.float64
@@ -201,7 +201,7 @@ def test_what_parameters_lack_follows_from_the_config_or_must_be_given():
         RotaryPosition(head_dim=8, rope_parameters=YARN)
 
 
-def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
+def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path, monkeypatch):
     tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).save_pretrained(tmp_path)
     linear = {"rope_type": "linear", "factor": 2.0}
     wanted = {**linear, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
@@ -214,9 +214,10 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
             with pytest.raises(ValueError, match=f"'{min(older)}' isn't taken. Give rope_parameters"):
                 build("rope", **older)
     plain = {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}
-    for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
-        for own in (AutoConfig, CheckpointConfig):  # the second is what a checkpoint has where hf_posenc isn't
-            assert completed(own.from_pretrained(tmp_path, rope_parameters=form)) == plain
+    for support in (PosEncConfig.support, ConfigSupport()):  # the second is what a checkpoint has without hf_posenc
+        monkeypatch.setattr(PosEncConfig, "support", support)
+        for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
+            assert completed(AutoConfig.from_pretrained(tmp_path, rope_parameters=form)) == plain
 
 
 def test_another_scheme_than_the_files_takes_none_of_its_angles(tmp_path):

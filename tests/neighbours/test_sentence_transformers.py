@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, 
 import hf_posenc
 from hf_posenc.checkpoints.sentence_modules import ACTIVATION
 from hf_posenc.conversion import convert
+from hf_posenc.schemes.support import code_files
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -62,7 +63,7 @@ def test_it_trains_saves_and_loads(encoder: Path, tmp_path: Path) -> None:
     model.save_pretrained(str(tmp_path / "saved"))
     torch.testing.assert_close(load(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True), after)
     code = {path.name: path.read_text() for path in (tmp_path / "saved").glob("*.py")}
-    assert code == model[0].auto_model.config.code_files()  # by which a stranger loads it, as in remote_code/
+    assert code == code_files(model[0].auto_model.config)  # by which a stranger loads it, as in remote_code/
 
 
 PLAIN = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]

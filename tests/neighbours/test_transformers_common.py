@@ -15,7 +15,7 @@ from transformers.models.auto import modeling_auto
 
 from hf_posenc import SCHEMES, PosEncConfig
 from hf_posenc.model import modeling_posenc
-from hf_posenc.model.package_config import takes_rope_parameters
+from hf_posenc.schemes.support import takes_rope_parameters
 
 pytestmark = pytest.mark.slow
 SOURCES = os.environ.get("HF_POSENC_TRANSFORMERS")

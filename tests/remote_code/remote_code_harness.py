@@ -247,7 +247,7 @@ from __future__ import annotations
 import torch
 from hf_posenc import AddedPosition
 from .stripe_width import WIDTH; from torch import nn
-from  hf_posenc.model.position_math import require, whole as size; import math
+from  hf_posenc.model.scheme_math import require, whole as size; import math
 
 
 class Stripes(AddedPosition):

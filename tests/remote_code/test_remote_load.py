@@ -29,6 +29,7 @@ from transformers import pipeline
 
 import hf_posenc
 from hf_posenc.model.configuration_posenc import AUTO_MAP
+from hf_posenc.schemes.support import code_files
 
 pytestmark = pytest.mark.slow  # a process; one checkpoint is loaded so by the quick tests of hub/
 
@@ -69,7 +70,7 @@ def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(
     assert answer["missing"] == answer["unexpected"] == []
     assert not answer["training"]
     assert_same_outputs(stranger.outputs(job), checkpoints.expected(scheme, head))
-    assert {path.name: path.read_text() for path in folder.glob("*.py")} == tiny_config(scheme).code_files()
+    assert {path.name: path.read_text() for path in folder.glob("*.py")} == code_files(tiny_config(scheme))
     assert_complete(Path(answer["saved"]), folder)
 
 

@@ -26,8 +26,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.model.scheme_files import declared_schemes
 from hf_posenc.model.unpadding import Tokens
+from hf_posenc.schemes.support import code_files
+from hf_posenc.schemes.support.loaded_code import declared_schemes
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +49,18 @@ def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
     two = {"recency": "recency.Recency", "rope": "position_rope.RotaryPosition", "stripes": "stripes.Stripes"}
     assert tables == {
         "recency": {"recency": "recency.Recency"},
-        "combined": {**combined, "learned+recency": "position_combined.CombinedPosition"},
-        "two": {**two, "recency+rope+stripes": "position_combined.CombinedPosition"},
+        "combined": {**combined, "learned+recency": "scheme_combined.CombinedPosition"},
+        "two": {**two, "recency+rope+stripes": "scheme_combined.CombinedPosition"},
     }
     for folder in saved.values():
         assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
     folder = saved["two"]
     text = (folder / "stripes.py").read_text()
     assert "hf_posenc" not in text
-    expected = STRIPES.replace("from hf_posenc import", "from .position_added import")
-    assert text == expected.replace("from  hf_posenc.model.position_math", "from .position_math")
+    expected = STRIPES.replace("from hf_posenc import", "from .scheme_added import")
+    assert text == expected.replace("from  hf_posenc.model.scheme_math", "from .scheme_math")
     assert (folder / "stripe_width.py").read_text() == "WIDTH = 3\n"
-    expected = EXAMPLE.read_text().replace("from hf_posenc import", "from .position_base import")
+    expected = EXAMPLE.read_text().replace("from hf_posenc import", "from .scheme_base import")
     assert (folder / "recency.py").read_text() == expected
     assert not list(folder.glob(".*"))
 
@@ -78,9 +79,7 @@ def test_another_scheme_on_loading_leaves_the_code_behind(
 ) -> None:
     monkeypatch.delitem(SCHEMES, "recency")
     config = PosEncConfig.from_pretrained(saved["recency"], position_embedding_type="alibi")
-    assert set(PosEncModel(config).config.code_files()) == set(
-        PosEncConfig(position_embedding_type="alibi").code_files()
-    )
+    assert set(code_files(PosEncModel(config).config)) == set(code_files(PosEncConfig(position_embedding_type="alibi")))
 
 
 def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +183,8 @@ Mine = make()
             "line 2: 'from hf_posenc import PositionScheme' can't travel with a model.* Give it a line of its own",
         ),
         (
-            "from hf_posenc.model.position_math import __doc__\n" + GOOD,
-            "the public names of hf_posenc.model.position_math and position_vectors, and nothing else",
+            "from hf_posenc.model.scheme_math import __doc__\n" + GOOD,
+            "the public names of hf_posenc.model.scheme_math and scheme_vectors, and nothing else",
         ),
         (
             "import sibling\n" + GOOD,
@@ -219,7 +218,7 @@ def test_lines_are_those_that_python_counts(tmp_path: Path, text: str) -> None:
     with registered_file(own_module(tmp_path, text)) as config:
         config.save_pretrained(tmp_path / "out")
     written = (tmp_path / "out" / "my_scheme.py").read_bytes().decode()
-    expected = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("from hf_posenc", "from .position_base")
+    expected = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("from hf_posenc", "from .scheme_base")
     assert written == expected
 
 

@@ -17,16 +17,18 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
+from hf_posenc.model.seam import ConfigSupport
+from hf_posenc.schemes.support import code_files
 
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
 }
-MODEL |= {"losses.py", "position_base.py", "position_math.py", "scheme_table.py"}
+MODEL |= {"losses.py", "scheme_base.py", "scheme_math.py", "scheme_table.py", "seam.py"}
 PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
 TOOLS = {
-    "position_vectors.py": {"sinusoidal", "lspe", "fourier"},
-    "position_distance.py": {"relative_key", "relative_key_query", "deberta"},
+    "scheme_vectors.py": {"sinusoidal", "lspe", "fourier"},
+    "scheme_distance.py": {"relative_key", "relative_key_query", "deberta"},
 }
 
 MINE = """
@@ -45,30 +47,28 @@ def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None
     own = {f"{base.__module__.rpartition('.')[2]}.py" for base in classes if issubclass(base, PositionScheme)}
     own |= {file for file, names in TOOLS.items() if names & {*scheme.split("+")}}
     if "+" in scheme:
-        own |= {"position_combined.py"}
-    assert set(tiny_config(scheme).code_files()) == MODEL | own
+        own |= {"scheme_combined.py"}
+    assert set(code_files(tiny_config(scheme))) == MODEL | own
 
 
-MOST_LINES = {"rope": 2500, "learned": 2280}
+MOST_LINES = {"rope": 2580, "learned": 2380}
 """Whoever trusts a checkpoint has to read all of this first, so it is kept short."""
 
 
 @pytest.mark.parametrize("scheme", MOST_LINES)
 def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str) -> None:
-    lines = {name: len(text.splitlines()) for name, text in tiny_config(scheme).code_files().items()}
+    lines = {name: len(text.splitlines()) for name, text in code_files(tiny_config(scheme)).items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
-    assert lines["configuration_posenc.py"] <= 250
+    assert lines["configuration_posenc.py"] <= 262
     assert lines["modeling_posenc.py"] <= 620
     assert lines["scheme_table.py"] <= 8
 
 
-def test_nothing_that_travels_imports_what_does_not() -> None:
+def test_all_of_the_folder_travels() -> None:
     configs = [tiny_config(scheme) for scheme in (*BUILTIN, "learned+t5")]
     configs.append(tiny_config("rope", position_augmentation="shift"))
-    travelling = set().union(*(config.code_files() for config in configs))
-    assert {path.name for path in CODE.glob("*.py")} - travelling == {
-        *("__init__.py", "package_config.py", "scheme_files.py")
-    }
+    travelling = set().union(*(code_files(config) for config in configs))
+    assert {path.name for path in CODE.glob("*.py")} - travelling == {"__init__.py"}
 
 
 @pytest.mark.parametrize("augmentation", ["none", "shift", "random"])
@@ -76,7 +76,7 @@ def test_a_checkpoint_has_the_position_augmentation_that_it_was_saved_with(tmp_p
     config = tiny_config("learned", position_augmentation=augmentation, hidden_dropout_prob=0.0)
     model = PosEncModel(config)
     model.save_pretrained(tmp_path)
-    assert (tmp_path / "position_augmentation.py").exists() == (augmentation != "none")
+    assert (tmp_path / "augmentation.py").exists() == (augmentation != "none")
     bundled = get_class_from_dynamic_module("modeling_posenc.PosEncModel", str(tmp_path)).from_pretrained(tmp_path)
     others = {"shift", "random"} - {augmentation}
     for other in others:
@@ -167,25 +167,30 @@ def test_a_table_that_is_wrong_is_said_in_one_sentence(tmp_path: Path, table: st
         PosEncModel.from_pretrained(folder, trust_remote_code=True)
 
 
-TRAVELLING: Any = PosEncConfig.__mro__[1]
-"""The class that strangers have."""
+@pytest.fixture
+def without_support(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seam is as strangers have it."""
+    monkeypatch.setattr(PosEncConfig, "support", ConfigSupport())
 
 
+@pytest.mark.usefixtures("without_support")
 def test_the_checkpoints_own_class_says_what_its_table_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"rope": SCHEMES["rope"], "t5": SCHEMES["t5"]}
-    for module in ("configuration_posenc", "scheme_factory"):
-        monkeypatch.setattr(f"hf_posenc.model.{module}.SCHEMES", table)
-    PosEncModel(TRAVELLING())
-    message = "'alibi' isn't in this checkpoint's scheme_table.py, which has rope, t5.*install hf_posenc"
+    monkeypatch.setattr("hf_posenc.model.scheme_factory.SCHEMES", table)
+    PosEncModel(PosEncConfig())
+    message = "'alibi' isn't in this checkpoint's scheme_table.py.*install hf_posenc"
     with pytest.raises(ValueError, match=message):
-        PosEncModel(TRAVELLING(position_embedding_type="alibi"))
-    config = TRAVELLING(position_embedding_type="rope", position_embedding_kwargs={"std": 1})
+        PosEncModel(PosEncConfig(position_embedding_type="alibi"))
+    with pytest.raises(ValueError, match="size='tiny': hf_posenc, which has the sizes, isn't installed"):
+        PosEncConfig.from_size("tiny")
+    config = PosEncConfig(position_embedding_type="rope", position_embedding_kwargs={"std": 1})
     with pytest.raises(ValueError, match="'std': 1.*doesn't fit 'rope':.*arguments and defaults are {'interleaved'"):
         PosEncModel(config)
 
 
+@pytest.mark.usefixtures("without_support")
 def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path: Path) -> None:
-    config = TRAVELLING(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
+    config = PosEncConfig(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
     config.save_pretrained(tmp_path)
     assert config.auto_map == AUTO_MAP
     written = {path.name: path.read_text() for path in tmp_path.glob("*.py")}

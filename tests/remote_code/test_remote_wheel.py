@@ -14,6 +14,7 @@ import torch
 from remote_code_harness import BATCH, BUILTIN, clean_environment, tiny_config
 from safetensors.torch import load_file, save_file
 
+from hf_posenc.schemes.support import code_files
 from model_cards.studies.parts import minilm_folder
 
 ROOT, MINILM = Path(__file__).parents[2], "sentence-transformers/all-MiniLM-L6-v2"
@@ -102,7 +103,7 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
     logits = load_file(tmp_path / "logits.safetensors")
     for scheme in BUILTIN:
         torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
-        code = tiny_config(scheme).code_files()
+        code = code_files(tiny_config(scheme))
         assert {path.name: path.read_text() for path in (tmp_path / scheme).glob("*.py")} == code
     readme = (ROOT / "README.md").read_text()
     examples = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, flags=re.DOTALL)
@@ -147,5 +148,5 @@ def test_one_command_of_uv_trains_with_the_wheel(wheel: Path, uv: dict[str, str]
         pytest.skip(f"There is no package index: {unreachable[0]}")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "accuracy" in done.stdout
-    code = tiny_config("rope").code_files()
+    code = code_files(tiny_config("rope"))
     assert {path.name: path.read_text() for path in (tmp_path / "runs/mine").glob("*.py")} == code

@@ -147,7 +147,7 @@ def test_what_no_encoder_can_run_is_told_once(scheme):
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        (broken.BranchOnData, "torch.export fails: .*broken_schemes.py, line .*Guard it by position_math.tracing"),
+        (broken.BranchOnData, "torch.export fails: .*broken_schemes.py, line .*Guard it by scheme_math.tracing"),
         pytest.param(
             broken.FirstPlaceOfTheRow,
             r"exported program and of the model at \(5, 17\) tokens: they differ by",

@@ -25,7 +25,7 @@ from hf_posenc import (
     register_scheme,
 )
 from hf_posenc.errors import UserError
-from hf_posenc.model.position_combined import CombinedPosition
+from hf_posenc.model.scheme_combined import CombinedPosition
 from hf_posenc.model.unpadding import Tokens
 
 ROOT = Path(__file__).parents[2]

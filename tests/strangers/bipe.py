@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import PositionScheme, Tokens
-from hf_posenc.model.position_math import require, whole
+from hf_posenc.model.scheme_math import require, whole
 
 
 class Bipe(PositionScheme):

@@ -20,7 +20,7 @@ STRANGERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", STRANGERS, ids=lambda scheme: scheme.__name__)
 def test_a_strangers_scheme_passes_every_check(scheme):
-    travels = scheme is bipe.Bipe  # a clean process: one is enough, and this one imports position_math
+    travels = scheme is bipe.Bipe  # a clean process: one is enough, and this one imports scheme_math
     checks = [name for name in SCHEME_CHECKS if travels or name != "remote_code"]
     check_scheme(scheme, scheme_kwargs=STRANGERS[scheme], only=checks).raise_on_failure()
 

@@ -22,6 +22,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.finetuning.prediction import load_classifier, score_classifier
 from hf_posenc.options import Options
+from hf_posenc.schemes.support import code_files
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -62,7 +63,7 @@ def test_rope_learns_order_and_none_stays_at_one_half(trained):
 def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, easy_order):
     run = trained["rope"]
     names = {path.name for path in run.output.iterdir()}
-    code = set(PosEncConfig(position_embedding_type="rope").code_files())
+    code = set(code_files(PosEncConfig(position_embedding_type="rope")))
     others = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "README.md"}
     others |= {"results.json", "_trained_on.npy", LIST}
     assert names - {"confusion_matrix.png"} == code | others  # no checkpoints, no pickles

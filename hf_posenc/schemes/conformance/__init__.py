@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from ...errors import UserError, checks_types
-from ...model.position_base import PositionScheme
+from ...model.scheme_base import PositionScheme
 from ...model.scheme_table import SCHEMES
 from ...quiet import without_bars
 from ..describe import position_rates, rates_in_words

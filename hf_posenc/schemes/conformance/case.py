@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError, one_line
+from ...model.configuration_posenc import PosEncConfig
 from ...model.modeling_posenc import PosEncForSequenceClassification
-from ...model.package_config import PosEncConfig
-from ...model.position_base import PositionScheme
+from ...model.scheme_base import PositionScheme
 from ...model.scheme_table import SCHEMES
 
 

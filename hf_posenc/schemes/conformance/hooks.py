@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...model.position_base import PositionScheme
+from ...model.scheme_base import PositionScheme
 from ...model.scheme_factory import FROM_CONFIG, own_arguments
 from ...model.unpadding import Tokens
 from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, require_same, watch

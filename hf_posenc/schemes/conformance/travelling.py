@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from ...isolated_load import IsolatedLoadFailed, load_isolated
 from ...model.modeling_posenc import PosEncForSequenceClassification
+from ..support.saved_code import is_built_in, source_file
 from .case import SEQUENCES, Case, Failure, Skip, describe, draw_tokens, pad_batch, require_same
 
 
@@ -27,7 +27,7 @@ def check_device(case: Case) -> None:
     except Exception as error:
         raise Failure(
             f"on another device than the CPU (meta) the encoder fails: {describe(error)}. Make what a hook needs with "
-            "device=positions.device, and let no shape or branch depend on data while position_math.tracing()."
+            "device=positions.device, and let no shape or branch depend on data while scheme_math.tracing()."
         ) from error
 
 
@@ -55,7 +55,7 @@ def check_export(case: Case) -> None:
     except Exception as error:
         raise Failure(
             f"torch.export fails: {describe(error)}. A shape or a branch depends on data: int(tensor), tensor.max(), "
-            "unique(), `if tensor`. Guard it by position_math.tracing()."
+            "unique(), `if tensor`. Guard it by scheme_math.tracing()."
         ) from error
     for ids, mask in (
         example,
@@ -79,15 +79,16 @@ def check_export(case: Case) -> None:
 
 def _foreign_classes(model: nn.Module) -> list[type]:
     """The classes of schemes that aren't ours; skips the check where one is being tried out and can't be saved yet."""
-    schemes = {type(module) for module in model.modules() if hasattr(module, "uses")}
-    foreign = [scheme for scheme in schemes if not scheme.__module__.startswith("hf_posenc.model.")]
+    schemes: set[Any] = {type(module) for module in model.modules() if hasattr(module, "uses")}
+    foreign = [scheme for scheme in schemes if not is_built_in(scheme)]
     for scheme in foreign:
-        file = getattr(sys.modules.get(scheme.__module__), "__file__", None)
-        if scheme.__module__ == "__main__" or file is None or "<locals>" in scheme.__qualname__:
+        try:
+            source_file(scheme)
+        except ValueError as error:
             raise Skip(
                 f"{scheme.__module__}.{scheme.__qualname__} can't travel with a checkpoint: define the class at the "
                 "top of a module file."
-            )
+            ) from error
     return foreign
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .position_base import PositionScheme
-from .position_math import outside_autocast
+from .scheme_base import PositionScheme
+from .scheme_math import outside_autocast
 from .unpadding import Tokens
 
 

@@ -1,43 +1,35 @@
-"""The code of schemes, on its way: collected and rewritten where a model is saved, fetched where one is loaded.
+"""The code of schemes, where a model is saved: collected, and rewritten so that it needs only the checkpoint's files.
 
-Doesn't travel: nothing in a checkpoint imports it. From this package, a user's module imports the protocol,
-`from hf_posenc import PositionScheme`, and what schemes compute with, `from hf_posenc.model.position_math import
-require`. The copy in a checkpoint has `from .position_base import ...` and `from .position_math import ...` instead,
-so that it needs only the checkpoint's files, and its class is a line of the checkpoint's `scheme_table.py`.
+From this package, a user's module imports the protocol, `from hf_posenc import PositionScheme`, and what schemes
+compute with, `from hf_posenc.model.scheme_math import require`. The copy in a checkpoint has `from .scheme_base
+import ...` and `from .scheme_math import ...` instead, and its class is a line of the checkpoint's `scheme_table.py`.
 """
 
 import ast
 import contextlib
 import inspect
-import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from huggingface_hub import try_to_load_from_cache
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.utils import logging
-
-from .position_base import PositionScheme
-from .position_combined import CombinedPosition
-from .scheme_table import AUGMENTATIONS
-
-logger = logging.get_logger(__name__)
+from ...model.scheme_base import PositionScheme
+from ...model.scheme_combined import CombinedPosition
+from ...model.scheme_table import AUGMENTATIONS
 
 TABLE = "scheme_table.py"
-MODEL = Path(__file__).parent
+MODEL = Path(inspect.getfile(PositionScheme)).parent
 OUR_FILES = {path.name for path in MODEL.glob("*.py")}
 
 _BASES = {
-    **dict.fromkeys(("PositionScheme", "Tokens"), "position_base"),
-    "AddedPosition": "position_added",
-    "DistanceBias": "position_distance",
-    "RotatedPosition": "position_rotated",
+    **dict.fromkeys(("PositionScheme", "Tokens"), "scheme_base"),
+    "AddedPosition": "scheme_added",
+    "DistanceBias": "scheme_distance",
+    "RotatedPosition": "scheme_rotated",
 }
 """What a user's module may import from `hf_posenc`, and the file that has it."""
-_TOOLS = ("position_math", "position_vectors")
+_TOOLS = ("scheme_math", "scheme_vectors")
 """The files of `hf_posenc.model` of which it may import every public name."""
 
 _INSTALLED = ("torch", "transformers", "numpy")
@@ -48,7 +40,7 @@ _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDi
 
 def is_built_in(scheme: type[PositionScheme]) -> bool:
     """True for a scheme that is one of this package's."""
-    return scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]
+    return scheme.__module__.rpartition(".")[0] == PositionScheme.__module__.rpartition(".")[0]
 
 
 def remember_code(scheme: type[PositionScheme]) -> None:
@@ -60,7 +52,13 @@ def remember_code(scheme: type[PositionScheme]) -> None:
         _remembered[scheme] = _files_of(scheme)
 
 
-# ---- saving ---------------------------------------------------------------------------------------------------------
+def code_of(scheme: type[PositionScheme]) -> dict[str, str]:
+    """The files of a user's scheme as they travel, by name: as they were when it was registered.
+
+    Raises:
+        ValueError: they can't travel.
+    """
+    return _remembered.get(scheme) or _files_of(scheme)
 
 
 def collect_code(
@@ -75,39 +73,41 @@ def collect_code(
     files: dict[str, str] = {}
     for scheme in schemes.values():
         if is_built_in(scheme):
-            entries.append(f"{_module(scheme)}.py")
+            entries.append(f"{module_name(scheme)}.py")
             continue
-        for file, text in (_remembered.get(scheme) or _files_of(scheme)).items():
+        for file, text in code_of(scheme).items():
             if files.setdefault(file, text) != text:
                 raise ValueError(f"Two of the schemes {'+'.join(schemes)} have a file {file}. Rename one of them.")
             entries += {f"{module}.py" for module in _imported(text)} & OUR_FILES
     table: dict[str, type[PositionScheme]] = dict(schemes)
     if len(schemes) > 1:
         table[position_embedding_type] = CombinedPosition
-        entries.append("position_combined.py")
+        entries.append("scheme_combined.py")
     augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
-    entries += [f"{_module(function)}.py" for function in augmentations.values()]
+    entries += [f"{module_name(function)}.py" for function in augmentations.values()]
     return {**files, **_with_imports(entries), TABLE: table_text(table, augmentations)}
 
 
 def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, Any]) -> str:
     """A checkpoint's `scheme_table.py`."""
-    imports, lines = set(), []
+    imports: set[str] = set()
+    lines = []
     for name, scheme in table.items():
         called = scheme.__name__
         if len({other for other in table.values() if other.__name__ == called}) > 1:
-            called = f"{called}_{_module(scheme)}"
+            called = f"{called}_{module_name(scheme)}"
         as_what = "" if called == scheme.__name__ else f" as {called}"
-        imports.add(f"from .{_module(scheme)} import {scheme.__name__}{as_what}")
+        imports.add(f"from .{module_name(scheme)} import {scheme.__name__}{as_what}")
         lines.append(f'"{name}": {called}')
-    imports |= {f"from .{_module(function)} import {function.__name__}" for function in augmentations.values()}
+    imports |= {f"from .{module_name(function)} import {function.__name__}" for function in augmentations.values()}
     ways = ", ".join(f'"{name}": {function.__name__}' for name, function in augmentations.items())
     title = '"""The positional schemes of this checkpoint, by name; and how training moves positions."""'
     dictionaries = (f"SCHEMES = {{{', '.join(lines)}}}", f"AUGMENTATIONS = {{{ways}}}")
     return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
-def _module(scheme: Any) -> str:
+def module_name(scheme: Any) -> str:
+    """The name of the file of a class or a function, as it travels."""
     return scheme.__module__.rpartition(".")[2]
 
 
@@ -127,8 +127,12 @@ def _imported(text: str) -> list[str]:
     return re.findall(r"^\s*from \.(\w+) import", text, flags=re.MULTILINE)
 
 
-def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
-    """The scheme's module and the modules beside it that it imports, as they travel: name -> text."""
+def source_file(scheme: type[PositionScheme]) -> Path:
+    """The file that a user's scheme is in.
+
+    Raises:
+        ValueError: it has none that can travel.
+    """
     what = f"{scheme.__module__}.{scheme.__qualname__}"
     move = "Move the class to a file of its own, such as my_scheme.py, and import it from there."
     if scheme.__module__ == "__main__":
@@ -141,8 +145,13 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
         path = Path()
     if not path.is_file():
         raise ValueError(f"{what} has no source file, so its code can't travel with a model. {move}")
+    return path
+
+
+def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
+    """The scheme's module and the modules beside it that it imports, as they travel: name -> text."""
     files: dict[str, str] = {}
-    waiting = [path]
+    waiting = [source_file(scheme)]
     while waiting:
         file = waiting.pop()
         if file.name in files:
@@ -170,7 +179,8 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
                 continue
             relative.setdefault(module, node)
             line = lines[node.lineno - 1].encode()  # columns count bytes
-            before, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+            before = line[: node.col_offset].decode()
+            statement = line[node.col_offset :].decode()
             lines[node.lineno - 1] = before + re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{module}", statement)
         elif isinstance(node, ast.ImportFrom):
             if node.level > 1 or not node.module or "." in node.module:
@@ -196,7 +206,7 @@ def _travelling(node: ast.ImportFrom) -> str | None:
     names = {alias.name for alias in node.names}
     if node.module == "hf_posenc" and names <= _BASES.keys():
         homes = {_BASES[name] for name in names}
-        homes = homes if len(homes) == 1 else homes - {"position_base"}  # the others have its names too
+        homes = homes if len(homes) == 1 else homes - {"scheme_base"}  # the others have its names too
         return homes.pop() if len(homes) == 1 else None
     package, _, module = (node.module or "").rpartition(".")
     public = not any(name.startswith("_") for name in names)
@@ -212,7 +222,7 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
             "AddedPosition, RotatedPosition and DistanceBias (these on lines of their own) from hf_posenc, the public "
-            "names of hf_posenc.model.position_math and position_vectors, and nothing else of it; register_scheme "
+            "names of hf_posenc.model.scheme_math and scheme_vectors, and nothing else of it; register_scheme "
             "belongs into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):
@@ -226,71 +236,3 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
 
 def _cannot_travel(path: Path, node: ast.stmt, why: str) -> ValueError:
     return ValueError(f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. {why}")
-
-
-# ---- loading --------------------------------------------------------------------------------------------------------
-
-
-def fetch_scheme(name: str, source: str, repository: str, hub: dict[str, Any]) -> type[PositionScheme]:
-    """Runs the table of a checkpoint that is trusted, and takes a scheme from it.
-
-    Args:
-        name: the scheme.
-        source: the checkpoint.
-        repository: the repository of its code, if that is another; else "".
-        hub: what the Hub's client takes, such as the revision.
-
-    Raises:
-        ValueError: the table can't be loaded, or has no such scheme.
-    """
-    reference, place = "scheme_table.SCHEMES", repository or source
-    reference = f"{repository}--{reference}" if repository else reference
-    try:
-        table: Any = get_class_from_dynamic_module(reference, source, **hub)
-    except (OSError, AttributeError, ImportError, SyntaxError) as error:
-        raise ValueError(
-            f"position_embedding_type={name!r}: {TABLE}, which names its code, can't be loaded from {place}: {error}"
-        ) from error
-    if name not in table:
-        raise ValueError(f"position_embedding_type={name!r}: {TABLE} of {place} has {', '.join(table) or 'none'}.")
-    return table[name]
-
-
-def declared_schemes(source: str, hub: dict[str, Any]) -> dict[str, str]:
-    """`module.Class` by scheme, as a checkpoint's table says; nothing of it runs. {} if it isn't on this machine."""
-    path = _file_here(source, TABLE, hub)
-    text = path.read_text(encoding="utf-8", errors="replace") if path else ""
-    imports = re.findall(r"^from \.(\w+) import (\w+)(?: as (\w+))?$", text, flags=re.MULTILINE)
-    classes = {other or name: f"{module}.{name}" for module, name, other in imports}
-    table = re.search(r"^SCHEMES = .*", text, flags=re.MULTILINE)
-    entries = re.findall(r"""["']([^"']+)["']: (\w+)""", table[0] if table else "")
-    return {name: classes.get(value, "") for name, value in entries}
-
-
-def warn_of_other_code(name: str, scheme: type[PositionScheme], source: str, hub: dict[str, Any]) -> None:
-    """Warns if a checkpoint's files, as far as they are on this machine, differ from the code of the class here."""
-    reference = declared_schemes(source, hub).get(name)
-    if reference is None:
-        return
-    ours: dict[str, str] = {}
-    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel differs in any case
-        ours = _remembered.get(scheme) or _files_of(scheme)
-    entry = ours.get(f"{_module(scheme)}.py")
-    for file, text in {**ours, f"{reference.partition('.')[0]}.py": entry}.items():
-        path = _file_here(source, file, hub)
-        if path is not None and path.read_text(encoding="utf-8-sig", errors="replace") != text:
-            logger.warning_once(
-                f"position_embedding_type={name!r}: {file} of the checkpoint {source} differs from the code of "
-                f"{scheme.__module__}.{scheme.__qualname__}, which is registered here, runs, and is what saving "
-                f"writes. To use the checkpoint's, load it in a process that doesn't register {name!r}, with "
-                "trust_remote_code=True."
-            )
-
-
-def _file_here(source: str, file: str, hub: dict[str, Any]) -> Path | None:
-    """A file of a checkpoint, if it is on this machine: in its folder, or in the Hub's cache."""
-    path: Any = os.path.join(source, file)
-    if source and not os.path.isdir(source):
-        with contextlib.suppress(ValueError):
-            path = try_to_load_from_cache(source, file, hub.get("cache_dir"), hub.get("revision"))
-    return Path(path) if source and isinstance(path, str) and os.path.isfile(path) else None

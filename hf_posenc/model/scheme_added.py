@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from .position_base import PositionScheme
-from .position_math import PROBABILITY, require
+from .scheme_base import PositionScheme
+from .scheme_math import PROBABILITY, require
 from .unpadding import Tokens
 
 

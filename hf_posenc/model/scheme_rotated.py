@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .position_base import PositionScheme
-from .position_math import accumulation_dtype, have_fixed_shapes
+from .scheme_base import PositionScheme
+from .scheme_math import accumulation_dtype, have_fixed_shapes
 from .unpadding import Tokens
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .position_base import PositionScheme
+from .scheme_base import PositionScheme
 from .unpadding import Tokens
 
 

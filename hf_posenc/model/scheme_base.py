@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .position_math import tracing
+from .scheme_math import tracing
 from .unpadding import Tokens
 
 

@@ -1,0 +1,257 @@
+"""Help for those who write configurations, and load other people's schemes: registered as `PosEncConfig.support`."""
+
+import difflib
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers.utils import logging
+
+from ...errors import did_you_mean
+from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
+from ...model.position_rope import PLAIN_ROPE
+from ...model.scheme_base import PositionScheme
+from ...model.scheme_factory import own_arguments, scheme_kwargs
+from ...model.scheme_table import SCHEMES
+from ...model.seam import ConfigSupport
+from ..names import FieldError, scheme_names
+from .loaded_code import find_scheme, is_deferred, is_newer, loading_checkpoint, note_origin, schemes_of
+from .saved_code import collect_code, is_built_in, source_file
+
+logger = logging.get_logger(__name__)
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "small": {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+"""The sizes of the BERT miniatures (Turc et al. 2019, arXiv 1908.08962) and of BERT base.
+
+Their weights start with a standard deviation of hidden_size^-0.5, so that the logits of attention are of size 1 from
+the start: with BERT's .02 a narrow encoder attends evenly to all tokens for most of a short training.
+"""
+for _size in SIZES.values():
+    _size["initializer_range"] = round(_size["hidden_size"] ** -0.5, 4)
+
+# Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
+_BUILT_WITH = (
+    *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
+    *("mlp_gated", "attention_bias", "mlp_bias"),
+    *("layer_norm_eps", "norm_position", "scale_embeddings", "classifier_hidden_act"),
+    *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
+)
+
+_FIELDS = [field.name for field in fields(PosEncConfig)]  # without its class variables
+_KEYWORDS = (
+    *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
+    *("output_attentions", "quantization_config", "task_specific_params", "torch_dtype", "use_cache"),
+    *("_attn_implementation", "_commit_hash", "_name_or_path"),
+)
+"""What PreTrainedConfig takes beyond its fields."""
+_OLDER_ROPE = ["rope_scaling", "rope_theta", "partial_rotary_factor"]
+"""What transformers had before `rope_parameters`, and would ignore or let replace it."""
+
+
+class PackageSupport(ConfigSupport):
+    """Refuses what would be ignored, lost or not loaded again, and takes schemes from a checkpoint that is trusted."""
+
+    find_scheme = staticmethod(find_scheme)
+    loading = staticmethod(loading_checkpoint)
+
+    def sizes_of(self, name: str) -> dict[str, Any]:
+        """The fields of a size."""
+        if name not in SIZES:
+            raise ValueError(f"size={name!r} is unknown. Choose one of {', '.join(SIZES)}.")
+        return SIZES[name]
+
+    def prepare(self, config: PosEncConfig, keywords: dict[str, Any]) -> None:
+        """Refuses keywords that aren't known, and names labels; of a file's, one that is like a field is said."""
+        for key in [key for key in keywords if not _is_known(key)]:
+            if key in _OLDER_ROPE:
+                raise ValueError(f"{key!r} isn't taken. Give rope_parameters, with the keys that change.")
+            if config.posenc_version is None:  # else these are the values of a file, or of another config
+                _refuse_unknown(config, key, keywords[key])
+            if hint := did_you_mean(key, _FIELDS, cutoff=0.8):
+                logger.warning_once(f"The configuration's {key!r} has no effect. {hint.strip()}")
+            if key.startswith("_") or hasattr(config, key):
+                del keywords[key]
+        _name_labels(config)
+        note_origin(config)
+
+    def values_of_file(self, values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+        """The values of a file, with those that are given in their place.
+
+        A scheme that is given replaces the file's, whose arguments then don't apply.
+        """
+        merged = dict(values)
+        scheme = values.get("position_embedding_type")
+        if given.get("position_embedding_type", scheme) != scheme:
+            for name in ("position_embedding_kwargs", "rope_parameters"):
+                merged.pop(name, None)
+        known = {*_FIELDS, *_OLDER_ROPE} - {"rope_parameters"}
+        merged |= {name: given.pop(name) for name in list(given) if name in known}
+        if is_newer(written_by := merged.get("posenc_version")):
+            logger.warning(
+                f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
+                "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
+                "process that doesn't import hf_posenc)."
+            )
+        return merged
+
+    def check(self, config: PosEncConfig) -> None:
+        """Checks what those who write a configuration get wrong; makes each map of labels from the other."""
+        _name_labels(config)
+        if config.problem_type is None and (config.label_mean, config.label_scale) != (0.0, 1.0):
+            raise ValueError(
+                f"label_mean={config.label_mean} and label_scale={config.label_scale} are for a regression, and "
+                "problem_type is None. Give problem_type='regression' too."
+            )
+        names = config.architectures or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"architectures={names!r} is no list of the names of model classes.")
+        _check_scheme(config)
+
+    def check_built(self, config: PosEncConfig, scheme: Any) -> None:
+        """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
+
+        Raises:
+            ValueError: it has a buffer, modules in a Python list or dict, or a child with the name of a hook; or
+                position augmentation goes past its positions.
+        """
+        attributes = [item for part in scheme.modules() for item in vars(part).items() if item[0] != "_modules"]
+        children = [child for child, _ in scheme.named_children()]
+        faults = {
+            "a buffer, which loading would leave uninitialised. Compute it from Python numbers in the hook that needs "
+            "it": [name for name, _ in scheme.named_buffers()],
+            "a Python list or dict of modules, whose weights nobody would train, move or save. Make it an "
+            "nn.ModuleList or nn.ModuleDict": [name for name, value in attributes if _has_modules(value)],
+            "a child with the name of a hook. Rename it": [name for name in children if hasattr(PositionScheme, name)],
+        }
+        for what, names in faults.items():
+            if names:
+                raise ValueError(f"{type(scheme).__name__}.{names[0]} is {what}.")
+        limit = scheme.max_length
+        if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
+            raise ValueError(
+                f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of "
+                f"{scheme.name!r}. Make it {limit} or less, or raise max_position_embeddings."
+            )
+
+    def check_saving(self, model: Any) -> None:
+        """Refuses a model whose code can't travel, or whose config was changed after it was built.
+
+        Raises:
+            ValueError: loaded again, the weights would compute something else; or see `code_files`.
+        """
+        body = model.base_model
+        as_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
+        for name, built in {**as_built, "num_hidden_layers": len(body.layers)}.items():
+            value = getattr(model.config, name)
+            if value != built:
+                raise ValueError(
+                    f"config.{name}={value!r} isn't what this model was built with, {built!r}: "
+                    f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
+                    f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
+                )
+        code_files(model.config)
+
+    def code_files(self, config: PosEncConfig, folder: Path) -> dict[str, str]:
+        """The code of a checkpoint, see `code_files`; not where its copy would replace a scheme's source."""
+        sources = [source_file(scheme) for scheme in schemes_of(config).values() if not is_built_in(scheme)]
+        if folder.resolve() in [source.resolve().parent for source in sources]:
+            raise ValueError(
+                f"{str(folder)!r} holds the file that a scheme was imported from, and which the copy that "
+                "travels would replace. Save into another folder."
+            )
+        return code_files(config)
+
+
+PosEncConfig.support = PackageSupport()
+
+
+def code_files(config: PosEncConfig) -> dict[str, str]:
+    """The code of a checkpoint, by file name: the model, and the schemes that the configuration names.
+
+    Raises:
+        ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
+    """
+    return collect_code(config.position_embedding_type, schemes_of(config), config.position_augmentation)
+
+
+def takes_rope_parameters(scheme: Any) -> bool:
+    """True where a scheme takes `config.rope_parameters`."""
+    return "rope_parameters" in inspect.signature(scheme.__init__).parameters
+
+
+def _is_known(name: str) -> bool:
+    return name in _FIELDS or name in _KEYWORDS or name.endswith("_token_id")
+
+
+def _refuse_unknown(config: PosEncConfig, key: str, value: Any) -> None:
+    names = config.position_embedding_type.split("+")
+    for name in names:
+        if name in SCHEMES and key in own_arguments(SCHEMES[name]):
+            kwargs = {key: value} if len(names) == 1 else {name: {key: value}}
+            raise ValueError(
+                f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
+                f"Give it as position_embedding_kwargs={kwargs!r}."
+            )
+    near = ", ".join(difflib.get_close_matches(key, [*_FIELDS, *_KEYWORDS]))
+    raise ValueError(
+        f"PosEncConfig has no field {key!r} (value {value!r}). {f'The nearest: {near}. ' if near else ''}Where the "
+        f"value is a note of your own, set it on the config that was made: config.{key} = ..."
+    )
+
+
+def _name_labels(config: PosEncConfig) -> None:
+    """Makes a map of labels that is missing, or whose names are LABEL_0, ..., from the other; else `id2label` wins.
+
+    transformers reads `id2label` alone, and would save the other as it was.
+    """
+    names = {int(number): name for name, number in (config.label2id or {}).items()}
+    if names and config.id2label in (None, {number: f"LABEL_{number}" for number in range(len(names))}):
+        config.id2label = names
+    elif config.id2label is not None and names != config.id2label:
+        config.label2id = {name: int(number) for number, name in config.id2label.items()}
+
+
+def _check_scheme(config: PosEncConfig) -> None:
+    """Checks the names of the scheme and its arguments, unless its code comes with the checkpoint and isn't loaded.
+
+    Raises:
+        FieldError: no scheme or argument has this name; the message has a hint.
+    """
+    names = scheme_names(config.position_embedding_type)
+    schemes = {name: find_scheme(config, name) for name in names if not is_deferred(config, name)}
+    kwargs = scheme_kwargs(config)
+    for name, scheme in schemes.items():
+        _check_arguments(name, own_arguments(scheme), kwargs[name])
+    if any(map(takes_rope_parameters, schemes.values())):
+        config.rope_parameters = config.rope_parameters or dict(PLAIN_ROPE)
+    elif config.rope_parameters and len(schemes) == len(names):
+        if config.rope_parameters != PLAIN_ROPE:  # which is of another scheme, before this one was set
+            raise ValueError(
+                f"rope_parameters={config.rope_parameters!r} has no effect on "
+                f"position_embedding_type={config.position_embedding_type!r}. Leave it out, or set it to None."
+            )
+        config.rope_parameters = None
+
+
+def _check_arguments(scheme: str, accepted: dict[str, Any], given: dict[str, Any]) -> None:
+    for key, value in given.items():
+        if key not in accepted:
+            fault = (
+                f"is no argument of {scheme!r}. {did_you_mean(key, accepted)}It takes "
+                f"{', '.join(accepted) or 'none'}. Sizes and rope_parameters are fields of the config."
+            )
+            raise FieldError("position_embedding_kwargs", {key: value}, fault)
+        if isinstance(accepted[key], bool) and not isinstance(value, bool):
+            raise FieldError("position_embedding_kwargs", {key: value}, "is neither True nor False.")
+
+
+def _has_modules(value: Any) -> bool:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return any(isinstance(item, nn.Module) for item in values)
