@@ -38,12 +38,13 @@ def widths(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("heads", "taken"), [(4, True), (8, False)])
-def test_varlen_gets_heads_that_its_kernel_takes_and_others_are_padded(widths, monkeypatch, heads, taken):
+@pytest.mark.parametrize(("heads", "dropout", "taken"), [(4, 0.0, 2), (8, 0.0, 0), (4, 1e-9, 1)])
+def test_varlen_gets_what_its_kernel_takes_and_other_layers_are_padded(widths, monkeypatch, heads, dropout, taken):
     model = PosEncModel(tiny_config("rope", num_attention_heads=heads)).eval()
+    model.layers[1].attention.dropout = torch.nn.Dropout(dropout)  # in training mode
     model.config._attn_implementation = "sdpa"
     got = model(IDS, attention_mask=MASK).last_hidden_state
-    assert (widths == [8, 8]) if taken else not widths
+    assert widths == [8] * taken
     monkeypatch.undo()
     torch.testing.assert_close(got, model(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
