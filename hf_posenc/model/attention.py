@@ -12,6 +12,7 @@ To add a backend: write a function like those at the end of this file, and a lin
 import functools
 import importlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,10 +82,14 @@ class ForwardAttention(Movable):
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
         options = {"dropout": dropout, "scaling": layer.head_dim**-0.5 * scheme.query_scale}
-        with outside_autocast(q.device):
+        qkv = q, k, v
+        if any(t.dtype != self.dtype for t in qkv):
             qkv = q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)
-            out, weights = attention.backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
-        out = out.to(v.dtype)
+        backend = attention.backend
+        # Autocast has nothing to cast where there is no mask: kernels for tokens take q, k and v as they are.
+        with nullcontext() if backend.takes_tokens else outside_autocast(q.device):
+            out, weights = backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
+        out = out if out.dtype == v.dtype else out.to(v.dtype)
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
     def _padded(self) -> "ForwardAttention":

@@ -145,8 +145,11 @@ class PosEncLayer(GradientCheckpointingLayer):
         return self.output_norm(self._residual(hidden_states, self._feed_forward(hidden_states))), weights
 
     def _residual(self, hidden_states: Tensor, update: Tensor) -> Tensor:
-        # Under autocast their dtypes differ, and adding unequal dtypes is slow.
-        return hidden_states + self.dropout(update).to(hidden_states.dtype)
+        update = self.dropout(update)
+        # Under autocast their dtypes differ. A GPU adds them in one pass, but a CPU is slow at that.
+        if not update.is_cuda or hidden_states.dtype != torch.float32:
+            update = update.to(hidden_states.dtype)
+        return hidden_states + update
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
         inner = self.activation(kernels.apply_linear(self.intermediate, hidden_states))
