@@ -7,6 +7,8 @@ from common import encoder, tiny_config, tokens
 from hf_posenc import PosEncModel
 from hf_posenc.model import attention
 from hf_posenc.model.position_math import constant
+from hf_posenc.model.position_rope import RotaryPosition
+from hf_posenc.model.unpadding import Tokens
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)
@@ -63,6 +65,21 @@ def test_varlen_runs_from_an_a100_on_in_half_precision_without_bias_and_dropout(
     assert attention._runs_varlen(model.position, batch, x, False) == taken
     assert not attention._runs_varlen(model.position, batch, x, True)
     assert not attention._runs_varlen(model.position, batch, x.float(), False)
+
+
+@pytest.mark.parametrize("options", [{}, {"interleaved": True}, {"rope_parameters": {"partial_rotary_factor": 0.5}}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_and_keys_are_turned_together_as_each_alone(monkeypatch, options, dtype):
+    scheme = RotaryPosition(head_dim=8, **options)
+    state = scheme.rotary(Tokens.from_positions(torch.arange(9)))
+    results = []
+    for is_cuda in (False, True):
+        monkeypatch.setattr(torch.Tensor, "is_cuda", is_cuda)
+        torch.manual_seed(0)
+        q, k, *gradients = (torch.randn(9, 2, 8, dtype=dtype, requires_grad=True) for _ in range(4))
+        turned = scheme.rotate(q, k, state, 0)
+        results.append((*turned, *torch.autograd.grad(turned, (q, k), gradients)))
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
 def test_constants_are_made_once_on_a_gpu():
