@@ -13,7 +13,7 @@ from hf_posenc import SCHEMES, PosEncConfig
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
 from hf_posenc.model.scheme_factory import make_scheme
-from model_cards.benchmark import contenders, modernbert, run, targets, work
+from model_cards.benchmark import contenders, host, modernbert, run, targets, work
 
 CARDS = Path(__file__).parent.parent / "model_cards"
 PAGE = CARDS / "speed.md"
@@ -158,6 +158,22 @@ def test_targets_pass_at_their_bounds_and_fail_beyond():
     planned = {(place, name) for group in targets.GROUPS for place in group["works"] for name in group["contenders"]}
     measured = [row for row in rows_of_targets() if (row["work"], row["contender"]) in planned]
     assert "not measured" not in {row["outcome"] for row in targets.judge(measured)}
+
+
+@pytest.mark.parametrize(("scheme", "a_layer", "outside"), [("none", 68, 103), ("rope", 78, 104)])
+def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside):
+    """Short texts take a GPU as long as its host needs to launch these; operations that PyTorch adds, BERT has too."""
+    counted, of_bert = host.count_operations(scheme), host.count_operations("bert")
+    assert counted[0] <= a_layer + max(0, of_bert[0] - 75)
+    assert counted[1] <= outside + max(0, of_bert[1] - 54)
+
+
+def test_host_times_are_judged_beside_the_counts(monkeypatch):
+    monkeypatch.setattr(host, "host_times", lambda rounds: {"bert": 1.0, "none": 0.5, "rope": 2.0})
+    judged = {row["target"]: row["outcome"] for row in host.run_host(1)["targets"]}
+    assert judged["`none` / `bert`, host time of a step"] == "pass"
+    assert judged["`rope` / `bert`, host time of a step"] == "fail"
+    assert "not measured" not in judged.values()
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
     Anything but a plain `nn.Linear` is called as it is: a quantised or adapted layer, or one with hooks.
     """
-    if type(layer) is not nn.Linear or not _fits(x, layer.weight, layer.bias) or _is_watched(layer):
+    if not takes(x) or type(layer) is not nn.Linear or not _fits(x, layer.weight, layer.bias) or _is_watched(layer):
         return layer(x)
     x = x.contiguous()
     if torch.is_grad_enabled():
@@ -80,8 +80,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return bool(
-        takes(x)
-        and x.dtype == weight.dtype == torch.float32
+        x.dtype == weight.dtype == torch.float32
         and weight.device.type == "cpu"
         and x.numel() > 0
         and type(weight) in (Tensor, nn.Parameter)

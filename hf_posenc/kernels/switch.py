@@ -21,8 +21,9 @@ def takes(x: Tensor) -> bool:
     So not in a compiler, tracing, a function transform or a dispatch mode; nor where this PyTorch can't say: its own
     operations work in all of them.
     """
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if not _enabled or is_traced or x.device.type != "cpu" or type(x) is not Tensor:
+    if not _enabled or x.device.type != "cpu" or type(x) is not Tensor:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     try:
         transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

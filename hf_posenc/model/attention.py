@@ -11,6 +11,7 @@ To add a backend: write a function like those at the end of this file, and a lin
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,8 +62,8 @@ class ForwardAttention(Movable):
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_number)
-        attention = self
-        if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
+        attention, dropout = self, dropout_of(layer)
+        if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256 or dropout):
             attention = self._padded()
             masks = attention.masks
         wider = q.shape[-1] - layer.head_dim
@@ -70,15 +71,19 @@ class ForwardAttention(Movable):
             v = nn.functional.pad(v, (0, wider))
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
-        options = {"dropout": dropout_of(layer), "scaling": layer.head_dim**-0.5 * scheme.query_scale}
-        with outside_autocast(q.device):
+        options = {"dropout": dropout, "scaling": layer.head_dim**-0.5 * scheme.query_scale}
+        qkv = q, k, v
+        if any(t.dtype != self.dtype for t in qkv):
             qkv = q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)
-            out, weights = attention.backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
-        out = out.to(v.dtype)
+        backend = attention.backend
+        # Autocast has nothing to cast where there is no mask: kernels for tokens take q, k and v as they are.
+        with nullcontext() if backend.takes_tokens else outside_autocast(q.device):
+            out, weights = backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
+        out = out if out.dtype == v.dtype else out.to(v.dtype)
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
     def _padded(self) -> "ForwardAttention":
-        """The same on a padded batch: for a layer that is compiled alone, or heads that a kernel doesn't take."""
+        """The same on a padded batch: for a layer that is compiled alone, or heads and dropout that no kernel takes."""
         padded = ForwardAttention(self.name, backend_of(self.name), self.scheme, self.layout)
         # One by one: the compiler takes what a copy holds for other tensors, and compiles once more for their sizes.
         padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype

@@ -8,6 +8,7 @@ scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, f
 import copy
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ from .scheme_factory import independent_generator, make_scheme
 from .scheme_math import accumulation_dtype, linear_dtype
 from .scheme_table import AUGMENTATIONS
 from .seam import kernels
-from .unpadding import TokenLayout, Tokens, check_input, needs_rows
+from .unpadding import RowAdapters, TokenLayout, Tokens, check_input
 
 Outputs = tuple[Tensor | None, Tensor]
 
@@ -144,8 +145,11 @@ class PosEncLayer(GradientCheckpointingLayer):
         return self.output_norm(self._residual(hidden_states, self._feed_forward(hidden_states))), weights
 
     def _residual(self, hidden_states: Tensor, update: Tensor) -> Tensor:
-        # Under autocast their dtypes differ, and adding unequal dtypes is slow.
-        return hidden_states + self.dropout(update).to(hidden_states.dtype)
+        update = self.dropout(update)
+        # Under autocast their dtypes differ. A GPU adds them in one pass, but a CPU is slow at that.
+        if not update.is_cuda or hidden_states.dtype != torch.float32:
+            update = update.to(hidden_states.dtype)
+        return hidden_states + update
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
         inner = self.activation(kernels.apply_linear(self.intermediate, hidden_states))
@@ -244,6 +248,7 @@ class PosEncModel(PosEncPreTrainedModel):
         pre_norm = config.norm_position != "post"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
         self.position = position
+        self._row_adapters = RowAdapters()
         self._config_when_built = copy.deepcopy(config)
         check_bias(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
@@ -295,7 +300,7 @@ class PosEncModel(PosEncPreTrainedModel):
             inputs |= {"inputs_embeds": inputs_embeds, "seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
             layout = self.make_layout(**inputs, **kwargs)
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, self.position.embed)
-        has_dropout = any(dropout_of(layer.attention) for layer in self.layers)
+        has_dropout = dropout_of(self.layers[0].attention) > 0
         attend = choose_attention(self.config, self.position, layout, hidden_states, has_dropout, wants_attentions)
         all_hidden_states: list[Tensor] = []
         attentions = []
@@ -331,12 +336,13 @@ class PosEncModel(PosEncPreTrainedModel):
         # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
         unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
         unpad = unpad and not self._is_requested("output_attentions", kwargs)
-        if unpad and self.training and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
+        by_sample = "opacus" in sys.modules and unpad and self.training
+        if by_sample and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
             raise ValueError(
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
-        unpad = not needs_rows(self.layers, self.position) and unpad
+        unpad = not self._row_adapters.are_named(self.layers, self.position) and unpad
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens

@@ -1,12 +1,14 @@
 """`RotatedPosition`: the base of schemes that rotate queries and keys by angles of the position."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .scheme_base import PositionScheme
-from .scheme_math import accumulation_dtype, have_fixed_shapes
+from .scheme_math import accumulation_dtype, have_fixed_shapes, tracing
 from .unpadding import Tokens
 
 
@@ -36,27 +38,47 @@ class RotatedPosition(PositionScheme):
         angles = angles.repeat_interleave(2, -1) if self.interleaved else torch.cat((angles, angles), -1)
         return torch.cat((angles.cos(), angles.sin()), -1) * self.attention_factor
 
-    def rotary(self, tokens: Tokens) -> tuple[Tensor, ...]:
-        """cos and sin, with an axis for the heads: two float32 (..., 1, r)."""
-        return tokens.map_positions(self.cos_sin).unsqueeze(-2).chunk(2, -1)
+    def table(self, *positions: Tensor) -> Tensor:
+        """What `cos_sin` gives, and in no graph sin with the signs of `rotate_half` too: float32 (..., 2 or 3 r)."""
+        both = self.cos_sin(*positions)
+        if tracing():
+            return both
+        sin = both.chunk(2, -1)[1]
+        return torch.cat((both, sin * rotate_half(torch.ones_like(sin), self.interleaved)), -1)
 
-    def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, ...], layer: int) -> tuple[Tensor, Tensor]:
+    def rotary(self, tokens: Tokens) -> tuple[Any, ...]:
+        """cos, sin and in no graph signed sin, with an axis for the heads: float32 (..., 1, r) each."""
+        return split_table(tokens.map_positions(self.table))
+
+    def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated in float32, in their own dtype."""
-        cos, sin = state
+        cos, sin, signed = (*state, None)[:3]
         if cos.shape[-1] > q.shape[-1]:
             raise ValueError(f"{type(self).__name__}.angles turns {cos.shape[-1]} of a head's {q.shape[-1]} entries.")
-        return rotate_one(q, cos, sin, self.interleaved), rotate_one(k, cos, sin, self.interleaved)
+        if have_fixed_shapes(q, k, sin) or cos.requires_grad or sin.requires_grad:
+            signed = None
+        turn = functools.partial(rotate_one, cos=cos, sin=sin, signed=signed, interleaved=self.interleaved)
+        if q.is_cuda and q.dtype == k.dtype and signed is not None:  # half as many launches
+            q, k = turn(torch.stack((q, k))).unbind()
+            return q, k
+        return turn(q), turn(k)  # on a CPU, each while it is in the cache
 
 
-def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def split_table(table: Tensor) -> tuple[Tensor, ...]:
+    """`RotatedPosition.table` -> the state of `rotate`, with an axis for the heads."""
+    return table.unsqueeze(-2).chunk(2 if tracing() else 3, -1)
+
+
+def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, signed: Tensor | None, interleaved: bool) -> Tensor:
     """The first r entries of x (..., d) rotated by cos and sin (..., r), in x's dtype."""
-    pairs, others = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    if not have_fixed_shapes(x, sin) and not (cos.requires_grad or sin.requires_grad):
-        pairs = _Rotation.apply(pairs, cos, sin, interleaved, 1)
+    width = cos.shape[-1]
+    pairs = x if width == x.shape[-1] else x[..., :width]
+    if signed is not None:
+        pairs = _Rotation.apply(pairs, cos, signed, interleaved, 1)
     else:  # what can be traced and transformed, and trains the angles
         precise = pairs.to(accumulation_dtype(pairs))
         pairs = (precise * cos + rotate_half(precise, interleaved) * sin).to(x.dtype)
-    return torch.cat((pairs, others), -1) if others.shape[-1] else pairs
+    return pairs if width == x.shape[-1] else torch.cat((pairs, x[..., width:]), -1)
 
 
 def rotate_half(x: Tensor, interleaved: bool) -> Tensor:
@@ -68,17 +90,23 @@ def rotate_half(x: Tensor, interleaved: bool) -> Tensor:
 
 
 class _Rotation(torch.autograd.Function):
-    """x cos + sign rotate_half(x) sin, with a pass over memory for each operation; its gradient turns back."""
+    """x cos + sign rotate_half(x) sin, with a pass over memory for each operation; its gradient turns back.
+
+    `signed` is sin with the signs of `rotate_half`, whose entries are then those of x, swapped.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, sign: int) -> Tensor:
-        ctx.arguments = cos, sin, interleaved, sign
-        half = x.shape[-1] // 2
-        a, b = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
+    def forward(ctx: Any, x: Tensor, cos: Tensor, signed: Tensor, interleaved: bool, sign: int) -> Tensor:
+        ctx.arguments = cos, signed, interleaved, sign
         turned = x * cos
-        turned[..., a].addcmul_(x[..., b], sin[..., a], value=-sign)
-        turned[..., b].addcmul_(x[..., a], sin[..., b], value=sign)
-        return turned.to(x.dtype)
+        if x.is_cuda:  # whose time is that of the host, with short texts
+            swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else x.roll(x.shape[-1] // 2, -1)
+            turned.addcmul_(swapped, signed, value=sign)
+        else:
+            (turned_a, turned_b), (a, b), (sin_a, sin_b) = (_halves(t, interleaved) for t in (turned, x, signed))
+            turned_a.addcmul_(b, sin_a, value=sign)
+            turned_b.addcmul_(a, sin_b, value=sign)
+        return turned if turned.dtype == x.dtype else turned.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -88,3 +116,8 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         return _Rotation.apply(tangents[0], *ctx.arguments)
+
+
+def _halves(x: Tensor, interleaved: bool) -> Sequence[Tensor]:
+    """The first and the second entries of all pairs."""
+    return x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, -1)

@@ -491,20 +491,33 @@ def _assign_sequences(
     return Tokens(positions, rank, sequence, *shape, position_ids is None, may_be_packed=starts is not None)
 
 
-def needs_rows(layers: nn.Module, position: nn.Module) -> bool:
-    """Tells whether PEFT's hooks name an adapter for each row that a layer is called with.
+class RowAdapters:
+    """Finds PEFT's hooks that name an adapter for each row. A walk over all modules takes as long as half a layer."""
 
-    Raises:
-        ValueError: adapters by row hold positions, which all rows share.
-    """
+    def __init__(self) -> None:
+        self._children: list[tuple[Any, Any]] = []  # of each module, now and when the hooks were looked for
+        self._hooks: list[Any] = []
 
-    def names_rows(module: nn.Module) -> bool:
-        hooks = getattr(module, "_forward_pre_hooks", {}).values()
-        return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks)
+    def are_named(self, layers: nn.Module, position: nn.Module) -> bool:
+        """Tells whether a layer is called with an adapter for each row.
 
-    if "peft" in sys.modules and names_rows(position):
-        raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
-    return "peft" in sys.modules and any(map(names_rows, layers.modules()))
+        Raises:
+            ValueError: adapters by row hold positions, which all rows share.
+        """
+        if "peft" not in sys.modules or tracing():  # what is traced has its rows
+            return False
+        if _name_adapters(position._forward_pre_hooks):
+            raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
+        seen = self._children and self._children[0][0] is layers._modules
+        if not seen or any(now != then for now, then in self._children):
+            modules = list(layers.modules())
+            self._children = [(module._modules, dict(module._modules)) for module in modules if module._modules]
+            self._hooks = [module._forward_pre_hooks for module in modules]
+        return any(hooks and _name_adapters(hooks) for hooks in self._hooks)
+
+
+def _name_adapters(hooks: dict[int, Any]) -> bool:
+    return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks.values())
 
 
 def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:

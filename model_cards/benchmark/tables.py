@@ -29,6 +29,8 @@ SPEED = (
 """Columns of what `run_benchmark` measures."""
 SERVING = ("work", "contender", "milliseconds", "texts_per_second", "ratio", "accuracy", "agreement")
 """Columns of what `run_serving` measures."""
+HOST = ("contender", "milliseconds", "ratio", "a_layer", "outside")
+"""Columns of what `run_host` measures: times, and operations."""
 JUDGED = ("target", "value", "bound", "outcome")
 """Columns of what `judge` says."""
 

@@ -6,7 +6,9 @@ from common import encoder, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model import attention
+from hf_posenc.model.position_rope import RotaryPosition
 from hf_posenc.model.scheme_math import constant
+from hf_posenc.model.unpadding import Tokens
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)
@@ -38,12 +40,13 @@ def widths(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("heads", "taken"), [(4, True), (8, False)])
-def test_varlen_gets_heads_that_its_kernel_takes_and_others_are_padded(widths, monkeypatch, heads, taken):
+@pytest.mark.parametrize(("heads", "dropout", "taken"), [(4, 0.0, 2), (8, 0.0, 0), (4, 1e-9, 1)])
+def test_varlen_gets_what_its_kernel_takes_and_other_layers_are_padded(widths, monkeypatch, heads, dropout, taken):
     model = PosEncModel(tiny_config("rope", num_attention_heads=heads)).eval()
+    model.layers[1].attention.dropout = torch.nn.Dropout(dropout)  # in training mode
     model.config._attn_implementation = "sdpa"
     got = model(IDS, attention_mask=MASK).last_hidden_state
-    assert (widths == [8, 8]) if taken else not widths
+    assert widths == [8] * taken
     monkeypatch.undo()
     torch.testing.assert_close(got, model(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
@@ -62,6 +65,21 @@ def test_varlen_runs_from_an_a100_on_in_half_precision_without_bias_and_dropout(
     assert attention._runs_varlen(model.position, batch, x, False) == taken
     assert not attention._runs_varlen(model.position, batch, x, True)
     assert not attention._runs_varlen(model.position, batch, x.float(), False)
+
+
+@pytest.mark.parametrize("options", [{}, {"interleaved": True}, {"rope_parameters": {"partial_rotary_factor": 0.5}}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_and_keys_are_turned_together_as_each_alone(monkeypatch, options, dtype):
+    scheme = RotaryPosition(head_dim=8, **options)
+    state = scheme.rotary(Tokens.from_positions(torch.arange(9)))
+    results = []
+    for is_cuda in (False, True):
+        monkeypatch.setattr(torch.Tensor, "is_cuda", is_cuda)
+        torch.manual_seed(0)
+        q, k, *gradients = (torch.randn(9, 2, 8, dtype=dtype, requires_grad=True) for _ in range(4))
+        turned = scheme.rotate(q, k, state, 0)
+        results.append((*turned, *torch.autograd.grad(turned, (q, k), gradients)))
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
 def test_constants_are_made_once_on_a_gpu():

@@ -117,9 +117,23 @@ def test_a_rotation_of_an_authors_own_needs_its_angles_alone(pairing):
 
 def test_angles_that_are_trained_get_a_gradient():
     scheme, q = RotaryPosition(head_dim=8), torch.randn(5, 2, 8)
-    cos, sin = (x.clone() for x in scheme.rotary(Tokens.from_positions(torch.arange(5))))
-    scheme.rotate(q, q, (cos.requires_grad_(), sin), 0)[0].sum().backward()
+    cos, *sines = (x.clone() for x in scheme.rotary(Tokens.from_positions(torch.arange(5))))
+    scheme.rotate(q, q, (cos.requires_grad_(), *sines), 0)[0].sum().backward()
     torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
+
+
+def test_the_table_that_is_kept_is_that_of_every_length():
+    scheme, q = RotaryPosition(head_dim=8), torch.randn(700, 2, 8, requires_grad=True)
+    row = Tokens.from_positions(torch.arange(5))
+    torch.func.grad(lambda x: (scheme.rotary(row)[0] * x).sum())(torch.ones(()))
+    with torch.inference_mode():
+        scheme.rotary(row)
+    assert not scheme._tables
+    for length in (5, 700, 9):
+        state = scheme.rotary(Tokens.from_positions(torch.arange(length)))
+        assert torch.equal(torch.cat(state, -1)[:, 0], RotaryPosition(head_dim=8).table(torch.arange(length)))
+        scheme.rotate(q[:length], q[:length], state, 0)[0].sum().backward()
+    assert {len(table) for table in scheme._tables.values()} == {1024}
 
 
 def packed(*sequences: torch.Tensor) -> dict[str, torch.Tensor]:
