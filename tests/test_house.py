@@ -26,7 +26,7 @@ SHARED = {
 PACKED = {
     "checkpoints": 6,
     "comparison": 23,
-    "inference": 4,
+    "inference": 3,
     "kernels": 2,
     "model": 24,
     "schemes": 18,
