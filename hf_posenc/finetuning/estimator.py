@@ -53,6 +53,8 @@ from .train import TrainingResult, fine_tune, save_run
 logger = logging.getLogger(__name__)
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
+_OWN = ("windows", "stride", "baselines", "verbose")
+"""Parameters of the estimators that are no option of a training."""
 _OF_FILES = {*READING} - {"skip_missing", "label_names"}
 _OF_FILES |= {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "problem_type"}
 """Options that say nothing of texts in memory."""
@@ -203,11 +205,10 @@ class _Estimator(BaseEstimator):
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
         table = as_table(Dataset.from_dict({**columns, label: values}, features=features), IN_MEMORY)
-        parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        if windows := Windows.of(parameters.pop("windows", None), parameters.pop("stride", None)):
-            windows.check_problem_type(problem_type)
-        for name in ("verbose", "baselines"):
-            parameters.pop(name)
+        if windows := Windows.of(self.windows, self.stride):
+            windows.check(problem_type)
+        given = {name: value for name, value in self.get_params().items() if value is not None}
+        parameters = {name: value for name, value in given.items() if name not in _OWN}
         refuse_given(
             Options.of(**parameters),
             _OF_FILES,

@@ -166,21 +166,7 @@ def answers_to(
         useless = f"is for several labels per text, and {classifier.name!r} gives one answer. Leave it out."
         raise UserError(useless, parameter="threshold", value=asked.threshold)
     least = 0.5 if asked.threshold is None else asked.threshold
-    for logits in _logits(classifier, inputs, asked, long, progress):
-        yield answers_from_logits(
-            logits[None], classifier.known.label_names, problem_type, threshold=least, top_k=asked.top_k
-        )[0]
-
-
-def _logits(
-    classifier: Classifier,
-    inputs: Iterable[tuple[str, ...]],
-    asked: Asked,
-    long: dict[int, int] | None,
-    progress: Callable[[int], object] | None,
-) -> Iterator[np.ndarray]:
-    """Logits of inputs as they were asked for, see `logits_of`."""
-    return logits_of(
+    answered = logits_of(
         classifier.model,
         classifier.tokenizer,
         inputs,
@@ -191,6 +177,9 @@ def _logits(
         windows=asked.windows,
         long=long,
     )
+    names = classifier.known.label_names
+    for logits in answered:
+        yield answers_from_logits(logits[None], names, problem_type, threshold=least, top_k=asked.top_k)[0]
 
 
 def _temperature(classifier: Classifier) -> float:
@@ -267,7 +256,16 @@ def score_classifier(
     asked = asked or Asked()
     long: dict[int, int] = {}
     texts = zip(*texts_of(part), strict=True)
-    logits = np.stack(list(_logits(classifier, texts, asked, long, progress)))
+    answered = logits_of(
+        classifier.model,
+        classifier.tokenizer,
+        texts,
+        asked.batch_size,
+        progress=progress,
+        windows=asked.windows,
+        long=long,
+    )
+    logits = np.stack(list(answered))
     labels = np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = loss_and_metrics(loss, logits, labels)
@@ -276,11 +274,6 @@ def score_classifier(
     differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
-    lines = part[LINE][wrong] if wrong else []
-    row_of = {line: row for row, line in enumerate(table[LINE][:])}
-    errors = source.rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
-    errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
-    errors = errors.append_column("line", pa.array(lines, pa.int64()))
     notes, doubts = remarks_on_long(long, classifier.tokenizer, asked.windows)
     return Evaluation(
         metrics=metrics,
@@ -289,9 +282,17 @@ def score_classifier(
         examples=len(part),
         notes=[prepared.summary.line, *notes],
         doubts=[*prepared.summary.doubts, *doubts],
-        errors=errors,
+        errors=_rows_at(part[LINE][wrong] if wrong else [], source.rows, table[LINE][:]),
         answers=given,
     )
+
+
+def _rows_at(lines: list[int], rows: pa.Table, line_of_row: list[int]) -> pa.Table:
+    """The rows of these lines, with all columns as they were read, and `line`."""
+    row_of = {line: row for row, line in enumerate(line_of_row)}
+    chosen = rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
+    chosen = chosen.rename_columns([input_name(name, {"line"}) for name in chosen.column_names])
+    return chosen.append_column("line", pa.array(lines, pa.int64()))
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")

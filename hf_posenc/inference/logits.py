@@ -58,8 +58,7 @@ def logits_of(
     problem_type = ""
     if windows is not None:
         problem_type = text_problem_type(model.config)
-        windows.check_problem_type(problem_type)
-        windows.check_stride(tokenizer)
+        windows.check(problem_type, tokenizer)
     rows = rows_of(tokenizer, inputs, batch_size, windows, {} if long is None else long)
     answer = partial(_answers, model, tokenizer, bf16)
     of_text: list[np.ndarray] = []

@@ -58,16 +58,14 @@ class Windows:
             raise UserError(useless, parameter="stride", value=stride)
         return None
 
-    def check_problem_type(self, problem_type: str) -> None:
-        """Raises a UserError if the answers are numbers, of which no largest probability can be given."""
+    def check(self, problem_type: str, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """Raises a UserError if a model of this problem type, with this tokenizer, can't be asked so."""
         if self.answer == "max" and problem_type == "regression":
             contradiction = f"is for labels, and the model predicts numbers. Give {spell('windows', 'mean')}."
             raise UserError(contradiction, parameter="windows", value="max")
-
-    def check_stride(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raises a UserError if the windows would leave tokens of a text out."""
-        room = tokenizer.model_max_length - tokenizer.num_special_tokens_to_add()
-        check_range("stride", self.stride, whole_number(1, room))
+        if tokenizer is not None:
+            room = tokenizer.model_max_length - tokenizer.num_special_tokens_to_add()
+            check_range("stride", self.stride, whole_number(1, room))
 
     def combined(self, logits: Sequence[np.ndarray], problem_type: str) -> np.ndarray:
         """Logits (C,) that have the text's probabilities, from those of its windows; a single one keeps its own.
@@ -87,14 +85,20 @@ class Windows:
             together = logsumexp(shares, axis=0) if self.answer == "mean" else shares.max(0)
         return together.astype(np.float32)
 
-    def divided(self, row: Row, text: Sequence[int], max_length: int) -> Iterator[Part]:
-        """Windows of a row, `max_length` tokens each; `text` are the ids of its last text, without special tokens.
+    def parts(self, tokenizer: PreTrainedTokenizerBase, row: Row, text: str | tuple[str, ...]) -> Iterator[Part]:
+        """Two windows or more of the row of a text or a pair that is too long; of another the row.
 
         Raises:
-            UserError: the rest of the row, such as the first text of a pair, leaves no room for that text.
+            UserError: the first text of a pair leaves no room for the second.
         """
         ids = row["input_ids"]
-        size = len(text)
+        max_length = tokenizer.model_max_length
+        if len(ids) <= max_length:
+            yield row, True
+            return
+        last_text = text if isinstance(text, str) else text[-1]
+        divided = tokenizer(last_text, add_special_tokens=False, verbose=False)["input_ids"]
+        size = len(divided)
         room = max_length - (len(ids) - size)
         if room < 1:
             raise UserError(
@@ -102,7 +106,7 @@ class Windows:
                 f"text, of {size:,}, and what stands around it leaves no room. Shorten the first text, or leave "
                 f"{spell('windows', self.answer)} out."
             )
-        before = next(start for start in range(len(ids) - size, -1, -1) if ids[start : start + size] == text)
+        before = next(start for start in range(len(ids) - size, -1, -1) if ids[start : start + size] == divided)
         step = min(self.stride or max(1, room // 2), room)
         last = size - room
         for start in (*range(0, last, step), last):
@@ -144,27 +148,11 @@ def rows_of(
             yield from ((row, True) for row in rows)
         else:
             for number, (row, text) in enumerate(zip(rows, texts, strict=True), done):
-                yield from _parts_of(row, text, tokenizer, windows, number, long)
+                for count, part in enumerate(windows.parts(tokenizer, row, text), 1):
+                    if count > 1:
+                        long[number] = count
+                    yield part
         done += len(group)
-
-
-def _parts_of(
-    row: Row,
-    text: str | tuple[str, ...],
-    tokenizer: PreTrainedTokenizerBase,
-    windows: Windows,
-    number: int,
-    long: dict[int, int],
-) -> Iterator[Part]:
-    """The windows of a text that is longer than the model reads, which `long` counts; else its row."""
-    if len(row["input_ids"]) <= tokenizer.model_max_length:
-        yield row, True
-        return
-    divided = text if isinstance(text, str) else text[-1]
-    ids = tokenizer(divided, add_special_tokens=False, verbose=False)["input_ids"]
-    for count, part in enumerate(windows.divided(row, ids, tokenizer.model_max_length), 1):
-        long[number] = count
-        yield part
 
 
 def remarks_on_long(
