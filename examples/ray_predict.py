@@ -27,7 +27,7 @@ import ray
 from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning.prediction import answers_to, flat_answer, load_classifier, with_answers
+from hf_posenc.finetuning.prediction import Asked, answers_to, flat_answer, load_classifier, with_answers
 
 READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
 
@@ -37,12 +37,12 @@ class Labeller:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.classifier = load_classifier(options.checkpoint, backend=options.backend)
-        self.columns, self.batch_size = options.columns, options.batch_size
+        self.columns, self.asked = options.columns, Asked(batch_size=options.batch_size)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """The rows with the columns of their answers."""
         texts = (as_input(cells, self.columns) for cells in rows.select(self.columns.text).to_pylist())
-        given = answers_to(self.classifier, texts, self.batch_size)
+        given = answers_to(self.classifier, texts, self.asked)
         return with_answers(rows, [flat_answer(answer, self.classifier.known.label_names) for answer in given])
 
 

@@ -93,6 +93,16 @@ RevisionOption = Annotated[str | None, _option("Branch, tag or commit on the Hub
 OtherTokensOption = Annotated[bool, _option("Take a tokenizer whose ids changed.", "--allow-other-tokens")]
 TrustOption = Annotated[bool, _option("Run a checkpoint's own code.", "--trust-remote-code")]
 DeviceOption = Annotated[str | None, _option("cpu, cuda, mps. [a GPU if there is one]")]
+_Windows = Literal["mean", "max"]
+WINDOWS = get_args(_Windows)
+"""How the answers of a long text's windows become one."""
+WindowsOption = Annotated[
+    _Windows | None, typer.Option(help="Read long texts in windows, by the mean or max of their answers.")
+]
+StrideOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tokens from a window to the next. [half a window]", show_default=False),
+]
 _ProblemTypes = Literal["single_label_classification", "multi_label_classification", "regression"]
 _Schedules = Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"]
 

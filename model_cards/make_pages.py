@@ -263,7 +263,7 @@ GROUPS = {
         *("lora", "epochs", "max_steps", "patience", "batch_size", "learning_rate", "schedule", "word_rate"),
         *("position_rate", "class_weights", "bf16", "set", "options", "search", "seed", "seeds"),
     ),
-    "Answers": ("threshold", "top_k", "calibrated", "as_json", "errors"),
+    "Answers": ("windows", "stride", "threshold", "top_k", "calibrated", "as_json", "errors"),
 }
 """Parameters of commands by what they are about; the others are about the run."""
 

@@ -25,7 +25,7 @@ SHARED = {
 PACKED = {
     "checkpoints": 6,
     "comparison": 23,
-    "inference": 4,
+    "inference": 3,
     "kernels": 2,
     "model": 19,
     "schemes": 18,

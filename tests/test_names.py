@@ -20,10 +20,10 @@ SIGNATURES = {
     "load": "checkpoint, *, revision=None, trust_remote_code=False, backend=None, device=None",
     "train": "data, output, *, baselines=True, verbose=1, **options",
     "predict": "checkpoint, texts=None, *, text_pair=None, data=None, data_config=None, split=None, output=None, "
-    "batch_size=64, threshold=None, top_k=None, calibrated=False, bf16=False, backend=None, device=None, "
-    "revision=None, trust_remote_code=False, **reading",
-    "evaluate": "checkpoint, data, *, data_config=None, split=None, errors=None, batch_size=64, device=None, "
-    "revision=None, trust_remote_code=False, **reading",
+    "batch_size=64, windows=None, stride=None, threshold=None, top_k=None, calibrated=False, bf16=False, "
+    "backend=None, device=None, revision=None, trust_remote_code=False, **reading",
+    "evaluate": "checkpoint, data, *, data_config=None, split=None, errors=None, batch_size=64, windows=None, "
+    "stride=None, device=None, revision=None, trust_remote_code=False, **reading",
     "compare": "data=None, *, output, plan=None, schemes=None, seeds=None, scheme_file=None, reference=None, "
     "size=None, pretrained=None, options=None, search=False, keep_models=False, dry_run=False, text_column=None, "
     "join=None, label_column=None, label_names=None, skip_missing=False, delimiter=None, quoting=None, encoding=None, "
@@ -45,8 +45,8 @@ SIGNATURES = {
     "sinusoidal_table": "positions, dim, base=10000.0",
     "scale_position_learning_rates": "optimizer, model, position_rate=None, word_rate=1.0",
     "Healing": None,
-    "PosEncClassifier": "*, baselines=False, verbose=0, **options",
-    "PosEncRegressor": "*, baselines=False, verbose=0, **options",
+    "PosEncClassifier": "*, windows=None, stride=None, baselines=False, verbose=0, **options",
+    "PosEncRegressor": "*, windows=None, stride=None, baselines=False, verbose=0, **options",
 }
 """The parameters of each public function, and of the classes that people make by hand."""
 RESULTS = {

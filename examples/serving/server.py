@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field
 
 from hf_posenc.data.columns import as_input
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning.prediction import Classifier, answers_to, load_classifier
+from hf_posenc.finetuning.prediction import Asked, Classifier, answers_to, load_classifier
+from hf_posenc.inference.windows import Windows
 
 MOST = 1000  # texts in a request
 EXPECTED = (
@@ -35,16 +36,19 @@ class Question(BaseModel):
     inputs: Annotated[list[str | tuple[str, str] | dict[str, str]], Field(min_length=1, max_length=MOST)]
 
 
-def make_app(classifier: Classifier, batch_size: int = 64, wait: float = 0.003) -> FastAPI:
+def make_app(classifier: Classifier, asked: Asked, wait: float = 0.003) -> FastAPI:
     """The application; `wait` is how many seconds the first text of a batch waits for others."""
     waiting: asyncio.Queue[tuple[tuple[str, ...], asyncio.Future[Any]]] = asyncio.Queue()
     counts = {"texts": 0, "batches": 0}
 
     def answer(texts: list[tuple[str, ...]]) -> list[Any]:
-        cut: set[int] = set()
+        long: dict[int, int] = {}
         try:
-            answers = list(answers_to(classifier, texts, batch_size, truncated=cut))
-            return [(row, number in cut) for number, row in enumerate(answers)]
+            answers = list(answers_to(classifier, texts, asked, long=long))
+            return [
+                (row, number in long and asked.windows is None, long.get(number, 1))
+                for number, row in enumerate(answers)
+            ]
         except Exception as error:  # of one text: the others get their answers
             return [error] if len(texts) == 1 else [row for text in texts for row in answer([text])]
 
@@ -52,7 +56,7 @@ def make_app(classifier: Classifier, batch_size: int = 64, wait: float = 0.003) 
         while True:
             batch = [await waiting.get()]
             await asyncio.sleep(wait)
-            while len(batch) < batch_size and not waiting.empty():
+            while len(batch) < asked.batch_size and not waiting.empty():
                 batch.append(waiting.get_nowait())
             answers = await asyncio.to_thread(answer, [text for text, _ in batch])
             counts.update(texts=counts["texts"] + len(batch), batches=counts["batches"] + 1)
@@ -76,8 +80,8 @@ def make_app(classifier: Classifier, batch_size: int = 64, wait: float = 0.003) 
         futures = [asyncio.get_running_loop().create_future() for _ in texts]
         for item in zip(texts, futures, strict=True):
             waiting.put_nowait(item)
-        answers, truncated = zip(*await asyncio.gather(*futures), strict=True)
-        return {"answers": [*answers], "truncated": [*truncated]}
+        answers, truncated, windows = zip(*await asyncio.gather(*futures), strict=True)
+        return {"answers": [*answers], "truncated": [*truncated], "windows": [*windows]}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -96,11 +100,15 @@ def main() -> None:
     parser.add_argument("checkpoint", help="a checkpoint, or what hf-posenc export wrote")
     parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--windows", choices=("mean", "max"), help="read longer texts in windows; default: cut them")
+    parser.add_argument("--stride", type=int, help="tokens from a window to the next; default: half a window")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
     classifier = load_classifier(options.checkpoint, backend=options.backend)
-    uvicorn.run(make_app(classifier, options.batch_size), host=options.host, port=options.port, log_level="warning")
+    asked = Asked(batch_size=options.batch_size, windows=Windows.of(options.windows, options.stride))
+    list(answers_to(classifier, [], asked))  # what the model can't be asked shows now
+    uvicorn.run(make_app(classifier, asked), host=options.host, port=options.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`predict` and `evaluate`: a checkpoint's answers, and their scores."""
 
 import sys
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -14,6 +15,9 @@ from hf_posenc.errors import UserError, spell
 from hf_posenc.files import expanded, json_text
 
 from .application import CheckpointName, app, data_options, loading, reads_data
+
+if TYPE_CHECKING:
+    from hf_posenc.finetuning.functions import Answers
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
 _Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
@@ -34,6 +38,8 @@ def predict(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     batch_size: _BatchSize = 64,
+    windows: shared.WindowsOption = None,
+    stride: shared.StrideOption = None,
     threshold: Annotated[
         float | None,
         typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
@@ -62,40 +68,50 @@ def predict(
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning import prediction
         from hf_posenc.finetuning.functions import open_answers
+        from hf_posenc.finetuning.prediction import Asked
+        from hf_posenc.inference.windows import Windows
 
-    answers = open_answers(
-        checkpoint,
-        texts,
-        text_pair=text_pair,
-        split=split,
-        output=output,
+    asked = Asked(
         batch_size=batch_size,
+        windows=Windows.of(windows, stride),
         threshold=threshold,
         top_k=top_k,
         calibrated=calibrated,
         bf16=bf16,
+    )
+    answers = open_answers(
+        checkpoint,
+        texts,
+        asked,
+        data_options(context),
+        text_pair=text_pair,
+        split=split,
+        output=output,
         backend=backend,
-        options=data_options(context),
     )
     classifier = answers.classifier
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
         print(f"Backend: {', '.join([classifier.backend, *precision])}.", file=sys.stderr)
     with tqdm(desc="Labelling", total=len(answers.inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
-        computed = answers.compute(bar.update)
-        if output is not None:
-            written = prediction.write_answers(output, answers.rows, computed, classifier.known.label_names)
-            print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", file=sys.stderr)
-        elif as_json:
-            for line in prediction.json_lines(answers.rows, computed):
-                print(line, flush=True)
-        else:
-            _print_table(answers.inputs, list(computed))
-    for remark in (answers.read, *answers.remarks()):
-        if remark:
-            print(remark, file=sys.stderr)
+        _give(answers, answers.compute(bar.update), output, as_json)
+    for remark in (*answers.notes(), *answers.doubts()):
+        print(remark, file=sys.stderr)
+
+
+def _give(answers: "Answers", computed: Iterator[dict[str, Any]], output: str | None, as_json: bool) -> None:
+    """Writes answers into a file, or prints them."""
+    from hf_posenc.finetuning.prediction import json_lines, write_answers
+
+    if output is not None:
+        written = write_answers(output, answers.rows, computed, answers.classifier.known.label_names)
+        print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", file=sys.stderr)
+    elif as_json:
+        for line in json_lines(answers.rows, computed):
+            print(line, flush=True)
+    else:
+        _print_table(answers.inputs, list(computed))
 
 
 def _print_table(inputs: list[tuple[str, ...]], answers: list[dict[str, Any]]) -> None:
@@ -127,6 +143,8 @@ def evaluate(
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.")
     ] = None,
     batch_size: _BatchSize = 64,
+    windows: shared.WindowsOption = None,
+    stride: shared.StrideOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     device: shared.DeviceOption = None,
     revision: shared.RevisionOption = None,
@@ -138,20 +156,22 @@ def evaluate(
         from tqdm import tqdm
 
         from hf_posenc.finetuning.functions import score_checkpoint
+        from hf_posenc.finetuning.prediction import Asked
+        from hf_posenc.inference.windows import Windows
         from hf_posenc.training.classes import class_tables
 
+    asked = Asked(batch_size=batch_size, windows=Windows.of(windows, stride))
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
         scores = score_checkpoint(
             checkpoint,
             data_options(context),
+            asked,
             split=split,
             errors=errors,
-            batch_size=batch_size,
             progress=bar.update,
         )
-    for line in (scores.data.line, *scores.data.doubts, scores.cut):
-        if line:
-            print(line, file=sys.stderr)
+    for remark in (*scores.notes, *scores.doubts):
+        print(remark, file=sys.stderr)
     if errors is not None:
         wrong = len(scores.answers)
         print(f"{wrong:,} {'row is' if wrong == 1 else 'rows are'} in {errors}", file=sys.stderr)

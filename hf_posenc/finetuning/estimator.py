@@ -9,6 +9,7 @@
 """
 
 import contextlib
+import logging
 import shutil
 import tempfile
 import warnings
@@ -41,15 +42,20 @@ from ..data.reading import empty_in_words, refuse_surrogates
 from ..data.tables import as_table
 from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell_in_python, spelling
 from ..files import expanded
-from ..inference.logits import cut_texts_in_words, logits_of
+from ..inference.logits import logits_of
+from ..inference.windows import Windows, remarks_on_long
 from ..options import READING, Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from .prediction import load_classifier
-from .train import fine_tune, save_run
+from .train import TrainingResult, fine_tune, save_run
+
+logger = logging.getLogger(__name__)
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
+_OWN = ("windows", "stride", "baselines", "verbose")
+"""Parameters of the estimators that are no option of a training."""
 _OF_FILES = {*READING} - {"skip_missing", "label_names"}
 _OF_FILES |= {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "problem_type"}
 """Options that say nothing of texts in memory."""
@@ -158,7 +164,17 @@ class _Estimator(BaseEstimator):
     scikit-learn wants it, `fit` refuses wrong ones.
     """
 
-    def __init__(self, *, baselines: bool = False, verbose: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        windows: str | None = None,
+        stride: int | None = None,
+        baselines: bool = False,
+        verbose: int = 0,
+        **options: Any,
+    ) -> None:
+        self.windows = windows
+        self.stride = stride
         self.baselines = baselines
         self.verbose = verbose
         self.__dict__.update(options)
@@ -190,9 +206,10 @@ class _Estimator(BaseEstimator):
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
         table = as_table(Dataset.from_dict({**columns, label: values}, features=features), IN_MEMORY)
-        parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose = parameters.pop("verbose")
-        baselines = parameters.pop("baselines")
+        if windows := Windows.of(self.windows, self.stride):
+            windows.check(problem_type)
+        given = {name: value for name, value in self.get_params().items() if value is not None}
+        parameters = {name: value for name, value in given.items() if name not in _OWN}
         refuse_given(
             Options.of(**parameters),
             _OF_FILES,
@@ -206,41 +223,48 @@ class _Estimator(BaseEstimator):
         }
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
-        with (
-            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
-            alone(),
-            contextlib.nullcontext() if verbose else silence(),
-            spelling(_spell_in_memory),
-        ):
-            options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
-            console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
-            try:
-                result = fine_tune(options, tables={"train": table}, baselines=baselines, console=console)
-            except Interrupted as interrupt:
-                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
+        result = self._train(parameters, table)
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
         self.report_ = result.report
         self._result = result
         doubts = [*result.report.warnings, *result.report.data.doubts]
-        for doubt in () if verbose else doubts:
+        for doubt in () if self.verbose else doubts:
             warnings.warn(doubt, stacklevel=3)
         return self
 
+    def _train(self, parameters: dict[str, Any], table: Dataset) -> TrainingResult:
+        """Trains on a table, in a folder that goes with it."""
+        with (
+            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
+            alone(),
+            contextlib.nullcontext() if self.verbose else silence(),
+            spelling(_spell_in_memory),
+        ):
+            options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
+            console = None if self.verbose else Console(quiet=True)  # rich prints past stdout in a notebook
+            try:
+                return fine_tune(options, tables={"train": table}, baselines=self.baselines, console=console)
+            except Interrupted as interrupt:
+                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
+
     # ---- predicting -------------------------------------------------------------------------------------------------
 
-    def _logits(self, texts: Any) -> np.ndarray:
-        """Logits (n, C)."""
+    def _logits(self, texts: Any, windows: str | None, stride: int | None) -> np.ndarray:
+        """Logits (n, C); without windows and stride those of the constructor hold."""
         check_is_fitted(self, "model_")
+        if windows is None and stride is None:
+            windows, stride = self.windows, self.stride
+        chosen = Windows.of(windows, stride)
+        long: dict[int, int] = {}
         _, rows = texts_in_memory(texts, remembered_columns(self.model_.config))
-        truncated = set[int]()
-        logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
-        for remark in (
-            cut_texts_in_words(truncated, self.tokenizer_),
-            empty_in_words(IN_MEMORY, rows, "row {}".format),
-        ):
-            if remark:
-                warnings.warn(remark, stacklevel=4)
+        logits = list(logits_of(self.model_, self.tokenizer_, rows, windows=chosen, long=long))
+        notes, doubts = remarks_on_long(long, self.tokenizer_, chosen)
+        for remark in notes:
+            logger.info(remark)
+        for doubt in (*doubts, empty_in_words(IN_MEMORY, rows, "row {}".format)):
+            if doubt:
+                warnings.warn(doubt, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
@@ -299,6 +323,9 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text an array (n, C) of 0 and 1, in which form predictions come, too. The columns of a data frame name them.
 
     Args:
+        windows: predict for texts that the model can't read whole from windows of them, by the `mean` or the `max` of
+            the windows' probabilities. None: such texts are cut.
+        stride: tokens from the beginning of a window to that of the next. None: half of what a window holds.
         baselines: score simpler models too, to say in `report_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         **options: of `hf-posenc train`, by their names with underscores, such as `pretrained`, `max_steps=100` or
@@ -332,20 +359,20 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         note(self.model_.config, classes=self.classes_.tolist())
         return self
 
-    def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
+    def _class_logits(self, X: Any, windows: str | None, stride: int | None) -> tuple[np.ndarray, str]:
         """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
-        logits = self._logits(X)
+        logits = self._logits(X, windows, stride)
         config = self.model_.config
         return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The label of each text, or its row of 0 and 1."""
-        answers = predictions_from_logits(*self._class_logits(X))
+    def predict(self, X: Any, *, windows: str | None = None, stride: int | None = None) -> np.ndarray:
+        """The label of each text, or its row of 0 and 1; `windows` and `stride` replace the estimator's own."""
+        answers = predictions_from_logits(*self._class_logits(X, windows, stride))
         return self.classes_[answers] if answers.ndim == 1 else answers
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any, *, windows: str | None = None, stride: int | None = None) -> np.ndarray:
         """Probabilities (n, C), columns in the order of `classes_`; with several labels per text each on its own."""
-        return probabilities_from_logits(*self._class_logits(X))
+        return probabilities_from_logits(*self._class_logits(X, windows, stride))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -362,9 +389,9 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
         return self._fit(rows, names, _with_gaps(numbers.tolist(), missing), Value("float64"), "regression")
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The number of each text."""
-        return predictions_from_logits(self._logits(X), "regression")
+    def predict(self, X: Any, *, windows: str | None = None, stride: int | None = None) -> np.ndarray:
+        """The number of each text; `windows` and `stride` replace the estimator's own."""
+        return predictions_from_logits(self._logits(X, windows, stride), "regression")
 
 
 def _problem_type(labels: Any, asked: str | None) -> str:

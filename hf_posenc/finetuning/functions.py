@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from ..data.reading import Source, empty_in_words, refuse_surrogates
 from ..data.sources import read_split
 from ..errors import UserError, checks_types, spell
 from ..files import expanded
-from ..inference.logits import cut_texts_in_words
-from ..options import COUNT, FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
+from ..inference.windows import Windows, remarks_on_long
+from ..options import OF_LABELS, READING, Options, reading_options, refuse_given
 from ..quiet import alone, silence
 from . import prediction
 from .train import TrainingResult, fine_tune
@@ -71,44 +71,41 @@ class Answers:
     rows: pa.Table
     inputs: list[tuple[str, ...]]
     read: str
-    asked: dict[str, Any]
+    asked: prediction.Asked
     remark_of_empty: str
-    truncated: set[int] = field(default_factory=set)
+    long: dict[int, int] = field(default_factory=dict)
 
-    def compute(self, progress: Callable[[int], object] | None = None) -> Any:
+    def compute(self, progress: Callable[[int], object] | None = None) -> Iterator[dict[str, Any]]:
         """An answer per input, in order; `progress` is called with the number of inputs after each batch."""
-        return prediction.answers_to(
-            self.classifier, self.inputs, truncated=self.truncated, progress=progress, **self.asked
-        )
+        return prediction.answers_to(self.classifier, self.inputs, self.asked, long=self.long, progress=progress)
 
-    def remarks(self) -> list[str]:
-        """Says what to know of answers that are computed: texts that were cut, and empty ones."""
-        return [*filter(None, (cut_texts_in_words(self.truncated, self.classifier.tokenizer), self.remark_of_empty))]
+    def notes(self) -> list[str]:
+        """Says of answers that are computed what was read, and how much of it in windows."""
+        notes, _ = remarks_on_long(self.long, self.classifier.tokenizer, self.asked.windows)
+        return [*filter(None, [self.read]), *notes]
+
+    def doubts(self) -> list[str]:
+        """Says what to doubt of answers that are computed: texts that were cut, and empty ones."""
+        _, doubts = remarks_on_long(self.long, self.classifier.tokenizer, self.asked.windows)
+        return [*doubts, *filter(None, [self.remark_of_empty])]
 
 
 def open_answers(
     checkpoint: str | Path,
-    texts: Sequence[str] | None = None,
-    *,
-    text_pair: str | None = None,
-    split: str | None = None,
-    output: str | None = None,
-    batch_size: int = 64,
-    threshold: float | None = None,
-    top_k: int | None = None,
-    calibrated: bool = False,
-    bf16: bool = False,
-    backend: str | None = None,
+    texts: Sequence[str] | None,
+    asked: prediction.Asked,
     options: Options,
+    *,
+    text_pair: str | None,
+    split: str | None,
+    output: str | None,
+    backend: str | None,
 ) -> Answers:
     """Opens a checkpoint and the inputs for `predict`; parameters that it doesn't name are read from `options`.
 
     Raises:
         UserError: the parameters contradict each other, or something can't be read.
     """
-    check_range("batch_size", batch_size, COUNT)
-    check_range("top_k", top_k, COUNT)
-    check_range("threshold", threshold, FROM_0_TO_1)
     if bool(texts) == bool(options.data):
         raise UserError(f"Give texts to classify, or {spell('data')} with a file (- for standard input), and not both.")
     if text_pair is not None and len(texts or ()) != 1:
@@ -121,10 +118,9 @@ def open_answers(
         options.revision,
         throughput=options.data is not None,
         backend=backend,
-        bf16=bf16,
+        bf16=asked.bf16,
         trust_remote_code=options.trust_remote_code,
     )
-    asked = {"batch_size": batch_size, "threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     if texts:
         refuse_given(options, ("data_config", *READING), f"is for {spell('data')}, and texts are given")
         if split is not None:
@@ -135,7 +131,7 @@ def open_answers(
 
 
 def _of_texts(
-    classifier: prediction.Classifier, texts: Sequence[str], text_pair: str | None, asked: dict[str, Any]
+    classifier: prediction.Classifier, texts: Sequence[str], text_pair: str | None, asked: prediction.Asked
 ) -> Answers:
     """Answers to texts; a single one is taken as already joined."""
     cells = {"text": list(texts)} | ({} if text_pair is None else {"text_pair": [text_pair]})
@@ -147,7 +143,7 @@ def _of_texts(
 
 
 def _of_a_file(
-    classifier: prediction.Classifier, options: Options, split: str | None, asked: dict[str, Any]
+    classifier: prediction.Classifier, options: Options, split: str | None, asked: prediction.Asked
 ) -> Answers:
     """Answers to every row of a file, or of a split of a folder or a data set."""
     source = read_split(options, split, classifier.known.dialect)
@@ -187,6 +183,8 @@ def predict(
     split: str | None = None,
     output: str | Path | None = None,
     batch_size: int = 64,
+    windows: str | None = None,
+    stride: int | None = None,
     threshold: float | None = None,
     top_k: int | None = None,
     calibrated: bool = False,
@@ -208,6 +206,9 @@ def predict(
         split: of `data`, where that has several. None: `test`.
         output: also write a .csv, .jsonl or .parquet file.
         batch_size: texts per forward pass.
+        windows: answer texts that the model can't read whole from windows of them, by the `mean` or the `max` of the
+            windows' probabilities, in a regression by the `mean` of their numbers. None: such texts are cut.
+        stride: tokens from the beginning of a window to that of the next. None: half of what a window holds.
         threshold: of several labels per text those with a probability above this are given. None: 0.5.
         top_k: give the n most probable labels. None: all.
         calibrated: divide logits by the temperature that training fitted.
@@ -228,35 +229,39 @@ def predict(
     options = reading_options(
         reading,
         *OF_LABELS,
-        data=None if data is None else str(data),
+        data=data,
         data_config=data_config,
         device=device,
         revision=revision,
         trust_remote_code=trust_remote_code,
     )
     place = None if output is None else expanded(str(output))
-    answers = open_answers(
-        checkpoint,
-        _list_of_texts(texts),
-        text_pair=text_pair,
-        split=split,
-        output=place,
+    asked = prediction.Asked(
         batch_size=batch_size,
+        windows=Windows.of(windows, stride),
         threshold=threshold,
         top_k=top_k,
         calibrated=calibrated,
         bf16=bf16,
+    )
+    answers = open_answers(
+        checkpoint,
+        _list_of_texts(texts),
+        asked,
+        options,
+        text_pair=text_pair,
+        split=split,
+        output=place,
         backend=backend,
-        options=options,
     )
     names = answers.classifier.known.label_names
     given = list(answers.compute())
     if place is not None:
         prediction.write_answers(place, answers.rows, given, names)
-    if answers.read:
-        logger.info(answers.read)
-    for remark in answers.remarks():
-        warnings.warn(remark, stacklevel=2)
+    for note in answers.notes():
+        logger.info(note)
+    for doubt in answers.doubts():
+        warnings.warn(doubt, stacklevel=2)
     flat = [prediction.flat_answer(answer, names) for answer in given]
     table: pd.DataFrame = prediction.with_answers(answers.rows, flat).to_pandas()
     return table
@@ -272,6 +277,8 @@ def evaluate(
     split: str | None = None,
     errors: str | Path | None = None,
     batch_size: int = 64,
+    windows: str | None = None,
+    stride: int | None = None,
     device: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
@@ -286,6 +293,8 @@ def evaluate(
         split: of `data`, where that has several. None: `test`.
         errors: write the rows that are answered wrongly into this .csv, .jsonl or .parquet file.
         batch_size: texts per forward pass.
+        windows: answer texts that the model can't read whole from windows of them, see `predict`. None: they are cut.
+        stride: tokens from the beginning of a window to that of the next. None: half of what a window holds.
         device: `cpu`, `cuda` or `mps`. None: a GPU if there is one.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code.
@@ -300,28 +309,29 @@ def evaluate(
     """
     options = reading_options(
         reading,
-        data=str(data),
+        data=data,
         data_config=data_config,
         device=device,
         revision=revision,
         trust_remote_code=trust_remote_code,
     )
     place = None if errors is None else expanded(str(errors))
-    scores = score_checkpoint(checkpoint, options, split=split, errors=place, batch_size=batch_size)
-    logger.info(scores.data.line)
-    for remark in (*scores.data.doubts, scores.cut):
-        if remark:
-            warnings.warn(remark, stacklevel=2)
+    asked = prediction.Asked(batch_size=batch_size, windows=Windows.of(windows, stride))
+    scores = score_checkpoint(checkpoint, options, asked, split=split, errors=place)
+    for note in scores.notes:
+        logger.info(note)
+    for doubt in scores.doubts:
+        warnings.warn(doubt, stacklevel=2)
     return scores.as_dict(str(data))
 
 
 def score_checkpoint(
     checkpoint: str | Path,
     options: Options,
+    asked: prediction.Asked,
     *,
     split: str | None = None,
     errors: str | None = None,
-    batch_size: int = 64,
     progress: Callable[[int], object] | None = None,
 ) -> prediction.Evaluation:
     """Opens a checkpoint and scores it; writes the rows that are answered wrongly, if `errors` names a file.
@@ -329,7 +339,6 @@ def score_checkpoint(
     Raises:
         UserError: something can't be read, or the parameters contradict each other.
     """
-    check_range("batch_size", batch_size, COUNT)
     if errors is not None:
         prediction.check_output(errors, options.data, "errors")
     classifier = prediction.load_classifier(
@@ -338,7 +347,7 @@ def score_checkpoint(
     if errors is not None and classifier.known.problem_type == "regression":
         useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
         raise UserError(useless, parameter="errors", value=errors)
-    scores = prediction.score_classifier(classifier, options, split, batch_size=batch_size, progress=progress)
+    scores = prediction.score_classifier(classifier, options, split, asked, progress)
     if errors is not None:
         prediction.write_answers(errors, scores.errors, scores.answers, classifier.known.label_names)
     return scores

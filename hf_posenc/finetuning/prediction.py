@@ -20,14 +20,15 @@ from ..checkpoints.loading import CLASSIFIER, input_length, knowledge, load_mode
 from ..checkpoints.opening import open_checkpoint
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..data.columns import is_absent, notes_of
-from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
+from ..data.preparing import Known, labels_of, prepare, texts_of
 from ..data.sources import read_split
 from ..data.tables import LINE
 from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..inference.backends import fastest_backend, open_backend
-from ..inference.logits import cut_texts_in_words, logits_of
-from ..options import Options
+from ..inference.logits import logits_of
+from ..inference.windows import Windows, remarks_on_long
+from ..options import COUNT, FROM_0_TO_1, Options, check_range
 from ..quiet import without_bars
 from ..training.classes import class_scores, confusion
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
@@ -111,51 +112,89 @@ def load_classifier(
     return Classifier(model, tokenizer, checkpoint, knowledge(config, opened), backend)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Parameters of `predict` and `evaluate` that say how texts are answered; their docstrings explain them.
+
+    Raises:
+        UserError: a value isn't accepted.
+    """
+
+    batch_size: int = 64
+    threshold: float | None = None
+    top_k: int | None = None
+    calibrated: bool = False
+    bf16: bool = False
+    windows: Windows | None = None
+
+    def __post_init__(self) -> None:
+        """Checks each value."""
+        check_range("batch_size", self.batch_size, COUNT)
+        check_range("top_k", self.top_k, COUNT)
+        check_range("threshold", self.threshold, FROM_0_TO_1)
+
+
 def answers_to(
     classifier: Classifier,
     inputs: Iterable[tuple[str, ...]],
-    batch_size: int = 64,
+    asked: Asked | None = None,
     *,
-    threshold: float | None = None,
-    top_k: int | None = None,
-    calibrated: bool = False,
-    **options: Any,
+    long: dict[int, int] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Answers inputs, in order; see `answers_from_logits` for the answers.
 
     Args:
         classifier: what `load_classifier` returned.
         inputs: `(text,)`, or `(text, second text)` for pairs.
-        batch_size: texts per forward pass.
-        threshold: for several labels per text alone: those with a probability above it are predicted. None: 0.5.
-        top_k: how many probabilities are given. None: all.
-        calibrated: divide logits by the temperature that training fitted.
-        **options: `bf16`, `window`, `progress` and `truncated` of `logits_of`.
+        asked: how they are answered. None: with the defaults of `predict`.
+        long: see `logits_of`.
+        progress: called with the number of texts after each batch.
 
     Yields:
         An answer per input.
 
     Raises:
-        UserError: the model answers NaN, or has no temperature.
+        UserError: the model answers NaN, or can't be asked so.
     """
-    names = classifier.known.label_names
+    asked = asked or Asked()
     problem_type = str(classifier.known.problem_type)
-    temperature: Any = notes_of(classifier.model.config).get("temperature")
-    if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-        raise UserError(
-            f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
-            f"one label per text, where some are answered wrongly. Leave {spell('calibrated', True)} out."
-        )
-    if top_k is not None and problem_type == "regression":
+    if asked.top_k is not None and problem_type == "regression":
         useless = f"is for labels, and {classifier.name!r} predicts numbers. Leave it out."
-        raise UserError(useless, parameter="top_k", value=top_k)
-    if threshold is not None and problem_type != "multi_label_classification":
+        raise UserError(useless, parameter="top_k", value=asked.top_k)
+    if asked.threshold is not None and problem_type != "multi_label_classification":
         useless = f"is for several labels per text, and {classifier.name!r} gives one answer. Leave it out."
-        raise UserError(useless, parameter="threshold", value=threshold)
-    scale = float(temperature) if calibrated else 1.0
-    least = 0.5 if threshold is None else threshold
-    for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
-        yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]
+        raise UserError(useless, parameter="threshold", value=asked.threshold)
+    least = 0.5 if asked.threshold is None else asked.threshold
+    answered = logits_of(
+        classifier.model,
+        classifier.tokenizer,
+        inputs,
+        asked.batch_size,
+        bf16=asked.bf16,
+        progress=progress,
+        temperature=_temperature(classifier) if asked.calibrated else 1.0,
+        windows=asked.windows,
+        long=long,
+    )
+    names = classifier.known.label_names
+    for logits in answered:
+        yield answers_from_logits(logits[None], names, problem_type, threshold=least, top_k=asked.top_k)[0]
+
+
+def _temperature(classifier: Classifier) -> float:
+    """The temperature that training fitted.
+
+    Raises:
+        UserError: there is none.
+    """
+    temperature: Any = notes_of(classifier.model.config).get("temperature")
+    if isinstance(temperature, int | float) and 0 < temperature < math.inf:
+        return float(temperature)
+    raise UserError(
+        f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
+        f"one label per text, where some are answered wrongly. Leave {spell('calibrated', True)} out."
+    )
 
 
 @dataclass(frozen=True)
@@ -166,8 +205,8 @@ class Evaluation:
         metrics: loss and the metrics of its problem type.
         classes, confusion: see `class_scores` and `confusion` of `training.classes`.
         examples: how many rows were scored.
-        data: what was read, used and left out.
-        cut: how many texts were cut, in words; empty if none was.
+        notes: what was read, used and left out, and which texts were read in windows.
+        doubts: what is odd about the data, and which texts were cut.
         errors: the rows whose label is wrong, with all columns as they were read, and `line`.
         answers: to these rows.
     """
@@ -176,8 +215,8 @@ class Evaluation:
     classes: list[dict[str, Any]]
     confusion: list[list[int]] | None
     examples: int
-    data: DataSummary
-    cut: str
+    notes: list[str]
+    doubts: list[str]
     errors: pa.Table
     answers: list[dict[str, Any]]
 
@@ -191,8 +230,7 @@ def score_classifier(
     classifier: Classifier,
     options: Options,
     split: str | None = None,
-    *,
-    batch_size: int = 64,
+    asked: Asked | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
     """Scores a classifier on a file, or on one split of a folder or a data set.
@@ -201,7 +239,7 @@ def score_classifier(
         classifier: what `load_classifier` returned.
         options: of the data.
         split: of a folder or a data set.
-        batch_size: texts per forward pass.
+        asked: how the texts are answered. None: with the defaults of `evaluate`.
         progress: called with the number of texts after each batch.
 
     Raises:
@@ -215,12 +253,19 @@ def score_classifier(
     if right is None:
         missing = f"The data has no labels in column {prepared.columns.label!r}. Name it: {spell('label_column')}."
         raise UserError(missing)
-    truncated: set[int] = set()
+    asked = asked or Asked()
+    long: dict[int, int] = {}
     texts = zip(*texts_of(part), strict=True)
-    answers = logits_of(
-        classifier.model, classifier.tokenizer, texts, batch_size, truncated=truncated, progress=progress
+    answered = logits_of(
+        classifier.model,
+        classifier.tokenizer,
+        texts,
+        asked.batch_size,
+        progress=progress,
+        windows=asked.windows,
+        long=long,
     )
-    logits = np.stack(list(answers))
+    logits = np.stack(list(answered))
     labels = np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = loss_and_metrics(loss, logits, labels)
@@ -229,22 +274,25 @@ def score_classifier(
     differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
-    lines = part[LINE][wrong] if wrong else []
-    row_of = {line: row for row, line in enumerate(table.rows[LINE][:])}
-    errors = source.rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
-    errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
-    errors = errors.append_column("line", pa.array(lines, pa.int64()))
-    cut = cut_texts_in_words(truncated, classifier.tokenizer)
+    notes, doubts = remarks_on_long(long, classifier.tokenizer, asked.windows)
     return Evaluation(
         metrics=metrics,
         classes=class_scores(labels, predicted, names),
         confusion=confusion(labels, predicted, names),
         examples=len(part),
-        data=prepared.summary,
-        cut=cut,
-        errors=errors,
+        notes=[prepared.summary.line, *notes],
+        doubts=[*prepared.summary.doubts, *doubts],
+        errors=_rows_at(part[LINE][wrong] if wrong else [], source.rows, table.rows[LINE][:]),
         answers=given,
     )
+
+
+def _rows_at(lines: list[int], rows: pa.Table, line_of_row: list[int]) -> pa.Table:
+    """The rows of these lines, with all columns as they were read, and `line`."""
+    row_of = {line: row for row, line in enumerate(line_of_row)}
+    chosen = rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
+    chosen = chosen.rename_columns([input_name(name, {"line"}) for name in chosen.column_names])
+    return chosen.append_column("line", pa.array(lines, pa.int64()))
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")

@@ -5,8 +5,9 @@ whatever the model was trained in, unless bfloat16 is asked for. Evaluations in 
 best epoch, and stay in the training's precision.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,11 +16,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ..data.tokenizer import cut_rows
+from ..checkpoints.loading import text_problem_type
 from ..errors import UserError, spell
-
-Row = Mapping[str, Sequence[int]]
-"""A tokenizer's output for one input: `input_ids`, and what else the model takes."""
+from .windows import Row, Windows, rows_of
 
 
 def logits_of(
@@ -29,9 +28,11 @@ def logits_of(
     batch_size: int = 64,
     *,
     bf16: bool = False,
-    window: int = 32,
+    read_ahead: int = 32,
     progress: Callable[[int], object] | None = None,
-    truncated: set[int] | None = None,
+    temperature: float = 1.0,
+    windows: Windows | None = None,
+    long: dict[int, int] | None = None,
 ) -> Iterator[np.ndarray]:
     """The logits of each input, in order, as float32 arrays (C,).
 
@@ -40,48 +41,57 @@ def logits_of(
     Args:
         model: any classifier; it is put into evaluation mode, and runs where it is. One with an attribute `streams`
             runs as many batches at once.
-        tokenizer: truncates texts to its `model_max_length`.
+        tokenizer: longer texts than its `model_max_length` are cut, or read in windows.
         inputs: texts, tuples of two, or token ids; may be a generator, which is read as it is needed.
         batch_size: inputs per forward pass.
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
-        window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
-        progress: called with the number of inputs after each batch.
-        truncated: gets the number, from 0, of each text that is cut.
+        read_ahead: how many batches are sorted by length together. 1: one is answered before the next is read.
+        progress: called with the number of inputs that end in a batch after each.
+        temperature: divides all logits, before those of windows are put together.
+        windows: how longer texts are read. None: they are cut.
+        long: gets the number, from 0, of each text that is longer, and how many windows of it are read.
 
     Raises:
-        UserError: a logit is NaN or infinite.
+        UserError: a logit is NaN or infinite, or the model and `windows` contradict each other.
     """
     model.eval()
-    name = repr(model.name_or_path) if model.name_or_path else "The model"
-
-    def answer(batch: list[Row]) -> list[np.ndarray]:
-        padded = pad_rows(batch, tokenizer.pad_token_id, tokenizer.padding_side)
-        parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
-        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            logits = model(**parts).logits.float().cpu().numpy()
-        if not np.isfinite(logits).all():  # they would name any label
-            raise UserError(
-                f"{name} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too "
-                f"large for half precision: get the checkpoint anew, or leave {spell('bf16', True)} out."
-            )
-        return list(logits)
-
-    iterator, done = iter(inputs), 0
+    problem_type = ""
+    if windows is not None:
+        problem_type = text_problem_type(model.config)
+        windows.check(problem_type, tokenizer)
+    rows = rows_of(tokenizer, inputs, batch_size, windows, {} if long is None else long)
+    answer = partial(_answers, model, tokenizer, bf16)
+    of_text: list[np.ndarray] = []
     with ThreadPoolExecutor(getattr(model, "streams", 1)) as pool:
         run = pool.map if getattr(model, "streams", 1) > 1 else map
-        while chunk := list(islice(iterator, batch_size * window)):
-            rows, cut = _encode(tokenizer, chunk)
-            if truncated is not None:
-                truncated |= {done + row for row in cut}
-            done += len(chunk)
-            longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
-            batches = [longest_first[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        while parts := list(islice(rows, batch_size * read_ahead)):
+            longest_first = sorted(range(len(parts)), key=lambda n: len(parts[n][0]["input_ids"]), reverse=True)
+            batches = [longest_first[start : start + batch_size] for start in range(0, len(parts), batch_size)]
             logits: dict[int, np.ndarray] = {}
-            for numbers, answers in zip(batches, run(answer, [[rows[n] for n in b] for b in batches]), strict=True):
+            for numbers, answers in zip(batches, run(answer, [[parts[n][0] for n in b] for b in batches]), strict=True):
                 logits |= zip(numbers, answers, strict=True)
                 if progress is not None:
-                    progress(len(numbers))
-            yield from (logits[row] for row in range(len(rows)))
+                    progress(sum(parts[n][1] for n in numbers))
+            for number, (_, ends_text) in enumerate(parts):
+                of_text.append(logits[number] / temperature)
+                if ends_text:
+                    yield of_text[0] if windows is None else windows.combined(of_text, problem_type)
+                    of_text = []
+
+
+def _answers(model: Any, tokenizer: PreTrainedTokenizerBase, bf16: bool, batch: list[Row]) -> list[np.ndarray]:
+    """The logits of one batch."""
+    padded = pad_rows(batch, tokenizer.pad_token_id, tokenizer.padding_side)
+    parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
+    with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+        logits = model(**parts).logits.float().cpu().numpy()
+    if not np.isfinite(logits).all():  # they would name any label
+        name = repr(model.name_or_path) if model.name_or_path else "The model"
+        raise UserError(
+            f"{name} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too "
+            f"large for half precision: get the checkpoint anew, or leave {spell('bf16', True)} out."
+        )
+    return list(logits)
 
 
 def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = "right") -> dict[str, torch.Tensor]:
@@ -99,23 +109,6 @@ def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = 
             place = slice(len(values)) if padding_side == "right" else slice(longest - len(values), None)
             batch[name][number, place] = values
     return {name: torch.from_numpy(values) for name, values in batch.items()}
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> tuple[Sequence[Row], list[int]]:
-    """Token ids of texts and of pairs, in one call, and which of them were cut; rows as they are."""
-    if isinstance(inputs[0], Mapping):
-        return inputs, []
-    texts = [text[0] if len(text) == 1 and isinstance(text, tuple) else text for text in inputs]
-    encoded = tokenizer(texts, truncation=True)
-    rows = [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
-    return rows, cut_rows(encoded, tokenizer.model_max_length)
-
-
-def cut_texts_in_words(truncated: Collection[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Says the number of texts that were cut; empty if there was none."""
-    texts = "1 text has" if len(truncated) == 1 else f"{len(truncated):,} texts have"
-    limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
-    return f"{texts} {limit}." if truncated else ""
 
 
 def take_off_autocast(accelerator: Any, model: nn.Module) -> None:

@@ -26,8 +26,8 @@ def time_job(job: dict[str, Any]) -> dict[str, float]:
     """Seconds of each work.
 
     Args:
-        job: `folder`, `backend`, `precision`, `window` (see `logits_of`); `rows`, token ids by work; `answers`, the
-            .npy file that the logits of `FILE` go into.
+        job: `folder`, `backend`, `precision`, `window` (`read_ahead` of `logits_of`); `rows`, token ids by work;
+            `answers`, the .npy file that the logits of `FILE` go into.
     """
     in_torch, bf16 = job["backend"] == "torch", job["precision"] == "bf16"
     seconds = {}
@@ -39,7 +39,7 @@ def time_job(job: dict[str, Any]) -> dict[str, float]:
         taken = []
         for _ in range(1 + REPEATS[work]):
             started = time.perf_counter()
-            answers = list(logits_of(classifier.model, classifier.tokenizer, rows, BATCH, window=job["window"]))
+            answers = list(logits_of(classifier.model, classifier.tokenizer, rows, BATCH, read_ahead=job["window"]))
             taken.append(time.perf_counter() - started)
         if work == FILE:
             np.save(job["answers"], np.stack(answers))

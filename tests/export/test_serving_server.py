@@ -17,7 +17,8 @@ from export_harness import LABELS, TEXTS, checkpoint, tokenizer
 
 import hf_posenc
 from hf_posenc.data.columns import Columns
-from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
+from hf_posenc.inference.windows import Windows
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
 CLIENTS, REQUESTS = 20, 5
@@ -32,14 +33,14 @@ def folder(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def served(classifier):
+def served(classifier, windows=None):
     """The server, in a thread of its own, on a free port; it waits long enough for 20 clients."""
     pytest.importorskip("fastapi")
     uvicorn = pytest.importorskip("uvicorn")
     spec = importlib.util.spec_from_file_location("server", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    app = module.make_app(classifier, batch_size=16, wait=0.02)
+    app = module.make_app(classifier, Asked(batch_size=16, windows=windows), wait=0.02)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -134,6 +135,17 @@ def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folde
         assert reply["truncated"] == [False, False, False, True]
         status, reply = ask(address, {"inputs": [{"title": "a"}]})
         assert (status, reply["error"]) == (422, "The text has no 'subject', but title. The model takes subject, body.")
+
+
+def test_a_long_text_is_read_in_windows_beside_others(classifier):
+    windows, long = Windows("mean"), {}
+    texts = [TEXTS[0], "old " * 5000, TEXTS[1]]
+    expected = list(answers_to(classifier, [(text,) for text in texts], Asked(windows=windows), long=long))
+    with served(classifier, windows) as address:
+        status, reply = ask(address, {"inputs": texts})
+    assert status == 200
+    assert_answers(reply["answers"], expected)
+    assert (reply["truncated"], reply["windows"]) == ([False] * 3, [1, long[1], 1])
 
 
 def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address):

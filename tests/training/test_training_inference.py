@@ -72,13 +72,13 @@ def test_a_model_with_streams_runs_as_many_batches_at_once(tokenizer: Any) -> No
     ("kind", "side"),
     [("texts", "right"), ("texts", "left"), ("bert", "right")],
 )
-@pytest.mark.parametrize("window", [1, 32])
-def test_logits_are_those_of_each_input_alone_in_order(tokenizer: Any, kind: str, side: str, window: int) -> None:
+@pytest.mark.parametrize("read_ahead", [1, 32])
+def test_logits_are_those_of_each_input_alone_in_order(tokenizer: Any, kind: str, side: str, read_ahead: int) -> None:
     model = model_of(kind)
     inputs = [*TEXTS, *PAIRS[:9], *TEXTS[:5]]
     expected = list(one_by_one(model, tokenizer, inputs))
     tokenizer.padding_side = side
-    logits = list(logits_of(model, tokenizer, iter(inputs), 7, window=window))
+    logits = list(logits_of(model, tokenizer, iter(inputs), 7, read_ahead=read_ahead))
     assert len(logits) == len(inputs)
     assert {own.dtype for own in logits} == {np.dtype("float32")}
     for own, right in zip(logits, expected, strict=True):
@@ -107,7 +107,7 @@ def test_batches_are_of_like_lengths_and_a_generator_is_read_as_it_is_needed(tok
         lambda module, _, batch: shapes.append(batch["attention_mask"].sum(1).tolist()), with_kwargs=True
     )
     inputs = (taken.append(text) or text for text in TEXTS * 3)
-    answers = logits_of(model, tokenizer, inputs, 8, window=4, progress=done.append)
+    answers = logits_of(model, tokenizer, inputs, 8, read_ahead=4, progress=done.append)
     next(answers)
     assert (len(taken), sum(done)) == (32, 32)
     assert all(min(longer) >= max(shorter) for longer, shorter in pairwise(shapes))
@@ -117,14 +117,14 @@ def test_batches_are_of_like_lengths_and_a_generator_is_read_as_it_is_needed(tok
 
 
 def test_texts_that_are_truncated_are_named(tokenizer: Any) -> None:
-    cut: set[int] = set()
+    cut: dict[int, int] = {}
     texts = [*TEXTS, "who " * 62]  # the last one just fits
     lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
-    list(logits_of(model_of("texts"), tokenizer, texts * 2, 4, window=2, truncated=cut))
-    expected = {number for number, length in enumerate(lengths) if length > 64}
+    list(logits_of(model_of("texts"), tokenizer, texts * 2, 4, read_ahead=2, long=cut))
+    expected = [number for number, length in enumerate(lengths) if length > 64]
     assert expected
     assert lengths[-1] == 64
-    assert cut == expected | {number + len(texts) for number in expected}
+    assert cut == dict.fromkeys([*expected, *(number + len(texts) for number in expected)], 1)
 
 
 def test_in_bfloat16_the_layers_run_in_it_and_the_logits_are_float32(tokenizer: Any) -> None:

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from hf_posenc.conversion import convert
 from hf_posenc.data.labels import standard_units
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
 from hf_posenc.finetuning.train import TrainingResult
 from hf_posenc.training.metrics import ClassificationLoss
 
@@ -55,7 +55,7 @@ def test_prices_are_learned_far_better_than_by_their_mean_in_standard_units(run:
 def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: TrainingResult) -> None:
     classifier = load_classifier(str(run.output), "cpu")
     with pytest.raises(UserError, match="top_k=2 is for labels, and .* predicts numbers. Leave it out"):
-        list(answers_to(classifier, [("a text",)], top_k=2))
+        list(answers_to(classifier, [("a text",)], Asked(top_k=2)))
     written = [answer["prediction"] for answer in answers_to(classifier, [(text,) for text in TEXTS])]
     errors = np.array(written) - [row["label"] for row in prices(100, 1)]
     assert np.mean(errors**2) == pytest.approx(run.report.metrics["test_mse"], rel=1e-4)
