@@ -26,7 +26,7 @@ PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
 TOOLS = {
     "position_vectors.py": {"sinusoidal", "lspe", "fourier"},
-    "position_distance.py": {"relative_key", "relative_key_query", "deberta"},
+    "position_distance.py": {"relative_key", "relative_key_query"},
 }
 
 MINE = """
@@ -49,7 +49,7 @@ def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None
     assert set(tiny_config(scheme).code_files()) == MODEL | own
 
 
-MOST_LINES = {"rope": 2500, "learned": 2280}
+MOST_LINES = {"rope": 2510, "learned": 2290}
 """Whoever trusts a checkpoint has to read all of this first, so it is kept short."""
 
 
