@@ -300,16 +300,27 @@ def relative_key_query(scheme) -> Reference:
 
 
 def deberta(scheme) -> Reference:
-    limit = scheme.max_distance
+    limit, buckets = scheme.max_distance, scheme.position_buckets
     terms = (scheme.keys is not None) + (scheme.queries is not None)
+
+    def bucket(distance: int) -> int:
+        if buckets is None or abs(distance) <= buckets // 2:
+            return distance
+        grown = math.log(abs(distance) / (buckets // 2)) / math.log((limit - 1) / (buckets // 2))
+        return int(math.copysign(math.ceil(grown * (buckets // 2 - 1)) + buckets // 2, distance))
 
     def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
         size = q.shape[-1]
         cut = slice(head * size, (head + 1) * size)
         table = scheme.embedding.weight.to(f64)
+        if scheme.norm is not None:
+            off = table - table.mean(-1, keepdim=True)
+            unit = off / (off.square().mean(-1, keepdim=True) + scheme.norm.eps).sqrt()
+            table = unit * scheme.norm.weight.to(f64) + scheme.norm.bias.to(f64)
+        span = buckets or limit
 
         def projected(linears, distance: int) -> Tensor:
-            vector = table[max(-limit, min(distance, limit - 1)) + limit]
+            vector = table[max(-span, min(bucket(distance), span - 1)) + span]
             return (linears[layer].weight.to(f64) @ vector + linears[layer].bias.to(f64))[cut]
 
         def entry(i: int, j: int, p: int, r: int) -> Tensor:

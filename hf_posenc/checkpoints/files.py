@@ -19,10 +19,9 @@ REPORT_NAME = "conversion.json"
 """What `convert` did."""
 TRAINED_ON = "_trained_on.npy"
 """Hashes of a run's training texts, so that an evaluation says which it shares. Never published."""
-VOCABULARIES = (
-    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"),
-    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
-)
+PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
+"""Vocabularies of SentencePiece."""
+VOCABULARIES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", *PIECES)
 """Files of which one alone shows that there is a tokenizer."""
 TOKENIZER_FILES = (*VOCABULARIES, "special_tokens_map.json", "added_tokens.json", "merges.txt")
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import is_protobuf_available, is_sentencepiece_available
 
 from ..errors import UserError, readable, spell
-from .files import VOCABULARIES, read_json
+from .files import PIECES, VOCABULARIES, read_json
 from .opening import Checkpoint, find_folder
 
 REFERENCE = "tokenizer.json"
@@ -94,6 +95,13 @@ def _read_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrai
         raise UserError(
             f"{name!r}: tokenizer_config.json has fast_tokenizer_files, by which another file than {REFERENCE} would "
             f"be read. Delete that key, and call the file {REFERENCE}."
+        )
+    pieces = next((file for file in PIECES if (folder / file).is_file()), None)
+    can_build = is_sentencepiece_available() and is_protobuf_available()
+    if pieces is not None and not (folder / REFERENCE).is_file() and not can_build:
+        raise UserError(
+            f"{name!r} has {pieces} and no {REFERENCE}, and transformers needs sentencepiece to make a tokenizer of "
+            "it: pip install sentencepiece protobuf."
         )
     with readable(f"{name!r}: its tokenizer", _WAY_OUT):
         # False, and not None: transformers would ask on the terminal whether to run code.

@@ -45,7 +45,7 @@ def export(
     """Write a checkpoint as a folder without code for another runtime, and measure that it computes the same.
 
     ONNX and OpenVINO take every scheme and head; batch and length stay free. `native` writes the family that a
-    checkpoint was converted from, else the first of the twelve that can hold it. Nothing is left where the answers
+    checkpoint was converted from, else the first family that can hold it. Nothing is left where the answers
     differ from PyTorch by more than 1e-4, with `native` 1e-5, or where int8 lowers the score by more than
     `--largest-drop`.
     """

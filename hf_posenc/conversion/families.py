@@ -50,6 +50,11 @@ _INTERLEAVED: Needs = {
     "rope_parameters.rope_type": ("default",),
     "rope_parameters.rope_theta": (10000.0,),
 }
+_PLAIN_DISTANCES: Needs = {
+    "deberta.position_buckets": (None,),
+    "deberta.share_att_key": (False,),
+    "deberta.norm_eps": (None,),
+}
 
 WEIGHT_KINDS = ("weight", "bias")
 _EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.word_embeddings", "embeddings.norm": "embeddings.LayerNorm"}
@@ -72,6 +77,10 @@ _DISTILBERT_LAYER = {
     "intermediate": "ffn.lin1",
     "output": "ffn.lin2",
     "output_norm": "output_layer_norm",
+}
+_DEBERTA_LAYER = {
+    **_BERT_LAYER,
+    **{f"attention.{name}": f"attention.self.{name}_proj" for name in ("query", "key", "value")},
 }
 _MPNET_LAYER = {
     **_BERT_LAYER,
@@ -104,11 +113,18 @@ _MODERNBERT_LAYER = {
     "output_norm": "mlp_norm",
 }
 _RELATIVE = {"tables.{}": "encoder.layer.{}.attention.self.distance_embedding"}
+_DISENTANGLED = {
+    "embedding": "encoder.rel_embeddings",
+    "norm": "encoder.LayerNorm",
+    "keys.{}": "encoder.layer.{}.attention.self.pos_key_proj",
+    "queries.{}": "encoder.layer.{}.attention.self.pos_query_proj",
+}
 _OF_SCHEMES = {
     "learned": {"embedding": "embeddings.position_embeddings"},
     "relative_key": _RELATIVE,
     "relative_key_query": _RELATIVE,
     "t5": {"tables.0": "encoder.relative_attention_bias"},
+    "deberta": _DISENTANGLED,
 }
 """Our name of each table of a scheme, and theirs; {} is the layer."""
 _POOLED = {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}
@@ -120,6 +136,12 @@ _BERT_LM = {
     "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
     "lm_head.decoder": "cls.predictions.decoder",
 }
+_LM_PREDICTIONS = {
+    "lm_predictions.lm_head.dense": "cls.predictions.transform.dense",
+    "lm_predictions.lm_head.LayerNorm": "cls.predictions.transform.LayerNorm",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+"""The masked-LM head of published DeBERTas, which decodes with the word embeddings: its names, and BERT's."""
 _NOMIC_LM = {**_BERT_LM, "lm_head.layer_norm": "cls.predictions.transform.layer_norm"}
 _ROBERTA_LM = {name: name for name in ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")}
 _BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN}
@@ -141,8 +163,10 @@ class Family:
         layers: where the layers are.
         embeddings: names in the embeddings.
         fused: what holds several weights in its class, one below the other, and what they are called here.
+        fused_by_head: they are one below the other in each head.
+        renamed: parts of names in its class, and what they are called here.
         foreign: how names begin that belong to heads which PosEnc hasn't.
-        biases: whether its norms, and the dense layer of its heads, have biases. If not, ours are zero.
+        biases: whether all its layers, norms and heads have biases. Ours that it lacks are zero.
         old_fields: names of fields in older configurations, and today's, whose value must be the same.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
         schemes: by `position_embedding_type`, what its class needs besides; first that of its checkpoints, unless they
@@ -162,6 +186,8 @@ class Family:
     layers: str = "encoder.layer"
     embeddings: dict[str, str] = field(default_factory=lambda: _EMBEDDINGS)
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fused_by_head: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
     foreign: tuple[str, ...] = ("cls.seq_relationship.", "discriminator_predictions.")
     biases: bool = True
     old_fields: dict[str, str] = field(default_factory=dict)
@@ -258,24 +284,41 @@ class Family:
             for kind in WEIGHT_KINDS
         }
 
-    def split(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of its class, with those that it holds as one apart."""
+    def names_apart(self, name: str) -> list[str]:
+        """Names here of a weight of its class: several where it holds several."""
+        for theirs, ours in (*_LM_PREDICTIONS.items(), *self.renamed.items()):
+            name = name.replace(theirs, ours)
+        whole = next((whole for whole in self.fused if whole in name), None)
+        return [name] if whole is None else [name.replace(whole, part) for part in self.fused[whole]]
+
+    def split(self, tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
+        """The weights of its class, of so many heads, with those that it holds as one apart."""
         apart: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
-            whole = next((whole for whole in self.fused if whole in key), "")
-            names = [key.replace(whole, name) for name in self.fused[whole]] if whole else [key]
-            apart |= zip(names, tensor.chunk(len(names)), strict=True)
+            names = self.names_apart(key)
+            if len(names) == 1:
+                apart[names[0]] = tensor
+                continue
+            parts = tensor.unflatten(0, (heads if self.fused_by_head else 1, len(names), -1)).unbind(1)
+            apart |= {name: part.flatten(0, 1) for name, part in zip(names, parts, strict=True)}
         return apart
 
-    def join(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def join(self, tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
         """The inverse of `split`."""
         parts: dict[str, list[Tensor]] = {}
         for key, tensor in tensors.items():
+            for theirs, ours in self.renamed.items():
+                key = key.replace(ours, theirs)
             for whole, names in self.fused.items():
                 for name in names:
                     key = key.replace(name, whole)
             parts.setdefault(key, []).append(tensor)
-        return {key: torch.cat(some) if len(some) > 1 else some[0] for key, some in parts.items()}
+        shape = (heads if self.fused_by_head else 1, -1)
+
+        def joined(several: list[Tensor]) -> Tensor:
+            return torch.stack([part.unflatten(0, shape) for part in several], 1).flatten(0, 2)
+
+        return {key: joined(several) if len(several) > 1 else several[0] for key, several in parts.items()}
 
     def head_names(self, task: str) -> dict[str, str]:
         """Our name -> their name of each weight of a task's head."""
@@ -299,6 +342,19 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DISTILBERT_CLASSIFIER = {"classifier.dense": "pre_classifier", "classifier.out_proj": "classifier"}
+
+_OLD_DEBERTA: dict[str, Any] = {
+    "fused": {"self.in_proj": ("self.query_proj", "self.key_proj", "self.value_proj")},
+    "fused_by_head": True,
+    "biases": False,
+    "renamed": {
+        "self.q_bias": "self.query_proj.bias",
+        "self.v_bias": "self.value_proj.bias",
+        "self.pos_proj.": "self.pos_key_proj.",
+        "self.pos_q_proj.": "self.pos_query_proj.",
+    },
+}
+"""DeBERTa's first version, told by what its second calls a weight: keys, of content and of distances, have no bias."""
 
 _ALL = (
     Family("bert", _BERT_HEADS, decoder_bias="cls.predictions.bias", counts_tokens=False),
@@ -414,6 +470,21 @@ _ALL = (
         schemes=_HALF_SPLIT,
         needed=_GATED,
         lm_act="gelu",
+    ),
+    *(
+        Family(
+            name,
+            {task: head for task, head in _BERT_HEADS.items() if name == "deberta-v2" or task != "multiple-choice"},
+            decoder_bias="cls.predictions.bias",
+            fields={"classifier_dropout": "cls_dropout"},
+            layer=_DEBERTA_LAYER,
+            foreign=("lm_predictions.", "mask_predictions.", "cls.seq_relationship."),
+            schemes={"deberta": needs, "learned+deberta": {**needs, "learned.dropout": (0.0,)}},
+            dense="gelu",
+            counts_tokens=False,
+            **names,
+        )
+        for name, needs, names in (("deberta-v2", {}, {}), ("deberta", _PLAIN_DISTANCES, _OLD_DEBERTA))
     ),
     Family(
         "mpnet",

@@ -12,6 +12,7 @@ from .families import SAME_FIELDS, Family, summary
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
     *("rotary_value", "logn_attention_scale"),  # RoFormer's, GTE's
+    *("conv_kernel_size", "talking_head"),  # DeBERTa's
     *("prenorm", "use_rms_norm", "causal", "parallel_block", "moe_every_n_layers"),  # NomicBERT's
     *("rotary_emb_interleaved", "rotary_emb_scale_base"),
 )
@@ -61,12 +62,13 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
     """Raises a UserError where heads have another width than ours, or older names of fields another value."""
     width = config.hidden_size
     heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None)
-    if head_dim is not None and head_dim * heads != width:
-        raise UserError(
-            f"{source!r} has head_dim={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
-            f"{width} / {heads} wide. Take a checkpoint whose heads are."
-        )
+    for name in ("head_dim", "attention_head_size"):
+        head_dim = getattr(config, name, None)
+        if head_dim is not None and head_dim * heads != width:
+            raise UserError(
+                f"{source!r} has {name}={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
+                f"{width} / {heads} wide. Take a checkpoint whose heads are."
+            )
     rope = getattr(config, "rope_parameters", None) or {}
     values = {"partial_rotary_factor": 1.0, **config.to_dict(), **rope}
     for old, today in family.old_fields.items():
@@ -89,7 +91,7 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
-    if family.model_type == "distilbert" and task == "token-classification":
+    if family.model_type in ("distilbert", "deberta-v2", "deberta") and task == "token-classification":
         fields["classifier_dropout"] = None
     if getattr(config, "embedding_size", None) not in (None, config.hidden_size):
         fields["embedding_size"] = config.embedding_size
@@ -108,6 +110,8 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
         fields |= {"position_embedding_type": kind, "position_embedding_kwargs": None}
         return
     fields["max_position_embeddings"] -= family.rows_before(config)
+    if family.scheme == "deberta":
+        fields |= _disentangled(family, config, source)
     if family.model_type == "mpnet":
         fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
     if family.model_type == "modernbert":
@@ -116,6 +120,42 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
         fields["rope_parameters"] = dict(config.rope_parameters)
     if problems := family.mismatches(fields, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
+
+
+TERMS = {"c2p": ["c2p"], "p2c": ["p2c"], "both": ["p2c", "c2p"]}
+"""What the scheme `deberta` calls a DeBERTa's `pos_att_type`, and that."""
+
+
+def _disentangled(family: Family, config: Any, source: str) -> dict[str, Any]:
+    """The scheme of a DeBERTa, with its arguments."""
+    norms = getattr(config, "norm_rel_ebd", "none")
+    kinds = sorted(config.pos_att_type or (), reverse=True)
+    fits = {
+        "relative_attention": config.relative_attention,
+        "pos_att_type": kinds in TERMS.values(),
+        "norm_rel_ebd": norms in ("none", "layer_norm"),
+        "pooler_hidden_size": config.pooler_hidden_size == config.hidden_size,
+        "pooler_hidden_act": config.pooler_hidden_act == "gelu",
+    }
+    if unlike := [f"{name}={getattr(config, name, None)!r}" for name in fits if not fits[name]]:
+        raise UserError(
+            f"{source!r} has {', '.join(unlike)}. PosEnc can express relative_attention=true, with pos_att_type c2p, "
+            "p2c or both, norm_rel_ebd none or layer_norm, and a pooler as wide as the encoder, with gelu."
+        )
+    buckets = getattr(config, "position_buckets", -1)
+    longest = config.max_relative_positions
+    arguments = {
+        "terms": next(terms for terms, types in TERMS.items() if types == kinds),
+        "max_distance": longest if longest > 0 else config.max_position_embeddings,
+        "position_buckets": buckets if buckets > 0 else None,
+        "share_att_key": bool(getattr(config, "share_att_key", False)),
+        "norm_eps": config.layer_norm_eps if norms == "layer_norm" else None,
+        "dropout": config.hidden_dropout_prob,
+    }
+    if not config.position_biased_input:
+        return {"position_embedding_type": "deberta", "position_embedding_kwargs": arguments}
+    both = {"learned": {"dropout": 0.0}, "deberta": arguments}
+    return {"position_embedding_type": "learned+deberta", "position_embedding_kwargs": both}
 
 
 def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
@@ -164,6 +204,8 @@ _TRANSLATED = (
     *("global_rope_theta", "local_rope_theta", "global_attn_every_n_layers", "local_attention"),
     *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation"),
     *("summary_type", "summary_use_proj", "summary_activation"),
+    *("relative_attention", "pos_att_type", "max_relative_positions", "position_biased_input", "position_buckets"),
+    *("share_att_key", "norm_rel_ebd", "pooler_hidden_size", "pooler_hidden_act", "attention_head_size", "legacy"),
 )
 """Fields of config.json that are read above, refused, or about the file alone."""
 _OF_FILES = (

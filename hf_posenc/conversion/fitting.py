@@ -12,6 +12,7 @@
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ similar. With a smaller ridge their weights are fifty times larger and cancel ea
 the first steps of training change all positions."""
 _GRID = 512
 """Positions at which a bias is fitted that depends on more than distances."""
+_Queries = tuple[Tensor, Tensor, list[tuple[nn.Module, nn.Module]]]
 
 
 def descend(part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, weight: Tensor, lr: float = 3e-3) -> float:
@@ -292,13 +294,13 @@ def fit_biases(
     return lines
 
 
-def _biases(part: PositionScheme, size: int, queries: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def _biases(part: PositionScheme, size: int, queries: _Queries | None = None) -> Tensor:
     """A scheme's biases: (1, H, S, S), or with `queries` (L x samples, H, S, S); H is 1 where heads are alike."""
     if queries is None:
         return part.bias(one_text(size))  # type: ignore[return-value]
     biases = [
-        part.layer_bias(q, k, one_text(size, q.transpose(1, 2).flatten(-2)), layer)
-        for layer, (q, k) in enumerate(zip(*queries, strict=True))
+        part.layer_bias(q, k, replace(one_text(size, q.transpose(1, 2).flatten(-2)), projections=projections), layer)
+        for layer, (q, k, projections) in enumerate(zip(*queries, strict=True))
     ]
     return torch.cat([bias for bias in biases if bias is not None])
 
@@ -334,17 +336,22 @@ def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:
     return _centred(torch.stack(lines))
 
 
-def _sample_queries(model: Any, original: Any, rows: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Each layer's query and key of 24 tokens, repeated at every position: (L, 24, H, length, d) both.
+def _sample_queries(model: Any, original: Any, rows: Tensor, length: int) -> _Queries:
+    """Each layer's query and key of 24 tokens, repeated at every position, (L, 24, H, length, d) both, and projections.
 
     For biases that depend on the token: fitted to one mean token, they would be noise for all others.
     """
     samples: tuple[list[Tensor], list[Tensor]] = ([], [])
+    projections = []
     hidden = original.base_model(rows, output_hidden_states=True).hidden_states
     for index, layer in enumerate(model.base_model.layers):
         x = layer_input(model.base_model, hidden[index], index).flatten(0, 1)
         x = x[torch.randint(len(x), (24,))]
-        for kept, linear in zip(samples, (layer.attention.query, layer.attention.key), strict=True):
-            heads = linear(x).view(len(x), -1, 1, layer.attention.head_dim)
+        attention = layer.attention
+        projections.append(
+            (deepcopy(attention.query).requires_grad_(False), deepcopy(attention.key).requires_grad_(False))
+        )
+        for kept, linear in zip(samples, projections[-1], strict=True):
+            heads = linear(x).view(len(x), -1, 1, attention.head_dim)
             kept.append(heads.expand(-1, -1, length, -1))
-    return torch.stack(samples[0]), torch.stack(samples[1])
+    return torch.stack(samples[0]), torch.stack(samples[1]), projections

@@ -182,34 +182,55 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     source_task = _task_of(family, theirs.architectures, source.name, wanted)
     task = wanted or source_task
     assert task is not None
-    _refuse_twice(source, family)
     if task == "question-answering" and source_task != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
-    in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
-    cls = family.model_class(in_class)
-    bare = family.without_pooler(in_class)
-    read = read_in_class(source, cls, theirs, family.prefix, **bare)
+    read = _read_apart(source, family, theirs, task)
     with torch.device("meta"):
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
     encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
-    apart = family.split(read.state)
-    head, again = _head_of(family, task, apart)
+    head, again = _head_of(family, task, read.state)
     if not theirs.architectures and not read.random & set(head.values()):
         source_task = task
-    positions = _positions_of(source, family, theirs, config, read.model, apart)
-    state = apart | positions.tensors
+    positions = _positions_of(source, family, theirs, config, read)
+    state = read.state | positions.tensors
     zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})
     counters = {name: "a counter, not a weight" for name in _todays_names(source, family) if name.endswith(COUNTERS)}
     surplus = (read.surplus | set(counters)) - set(positions.tensors)
     reasons = {name: _reason_to_drop(family, name) for name in surplus} | counters | again | positions.reasons
     read = replace(read, state=state | zeros, surplus=surplus)
     loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
+    class_names = [name.removeprefix(family.prefix) for name in read.model.state_dict()]
+    whole = {part: name for name in class_names for part in family.names_apart(name)}
+    used = {whole.get(name, name) for name in loaded.keys.used if name not in zeros}
     return replace(
         loaded,
         original=None if _is_relative(config) else read.model,
-        keys=replace(loaded.keys, used=sorted(set(loaded.keys.used) - set(zeros))),
+        keys=replace(loaded.keys, used=sorted(used)),
         notes=loaded.notes + positions.notes,
+    )
+
+
+def _read_apart(source: Checkpoint, family: Family, theirs: Any, task: str) -> InItsClass:
+    """The weights of a checkpoint as its class reads them, with those that it holds as one apart."""
+    names = _todays_names(source, family)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{source.name!r} holds {quoted(twice)} twice, under two names: one would be lost.")
+    if hasattr(theirs, "legacy"):  # DeBERTa's, whose config.json doesn't say which of two masked-LM heads it has
+        theirs.legacy = not any(name.startswith("lm_predictions.") for name in names)
+    in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
+    read = read_in_class(source, family.model_class(in_class), theirs, family.prefix, **family.without_pooler(in_class))
+    state = family.split(read.state, theirs.num_attention_heads)
+    if decoder := family.head_names(in_class).get(_DECODER):
+        state.setdefault(decoder, state[f"{family.embeddings['embeddings.word_embeddings']}.weight"])
+    # Its class ignores some names, and lists only others.
+    unsaid = {name for name in names if name.startswith((*family.foreign, _TABLE))} - set(read.state)
+    return replace(
+        read,
+        state=state,
+        missing={part for name in read.missing for part in family.names_apart(name)},
+        shapes={part: shapes for name, shapes in read.shapes.items() for part in family.names_apart(name)},
+        surplus=read.surplus | unsaid,
     )
 
 
@@ -221,13 +242,6 @@ def _todays_name(name: str, family: Family) -> str:
 
 def _todays_names(source: Checkpoint, family: Family) -> list[str]:
     return [_todays_name(name, family) for name in source.stored]
-
-
-def _refuse_twice(source: Checkpoint, family: Family) -> None:
-    """Raises a UserError where two names in the files are one weight."""
-    counts = Counter(_todays_names(source, family))
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise UserError(f"{source.name!r} holds {quoted(twice)} twice, under two names: one would be lost.")
 
 
 def _reason_to_drop(family: Family, name: str) -> str | None:
@@ -261,23 +275,19 @@ def _is_relative(config: PosEncConfig) -> bool:
 
 
 def _positions_of(
-    source: Checkpoint,
-    family: Family,
-    theirs: Any,
-    config: PosEncConfig,
-    model: PreTrainedModel,
-    state: Mapping[str, Tensor],
+    source: Checkpoint, family: Family, theirs: Any, config: PosEncConfig, read: InItsClass
 ) -> _Positions:
     """The positions of a checkpoint whose class reads them otherwise; nothing for the others."""
     if _is_relative(config):
         return _relative_tables(source, family, config)
     if family.model_type == "roformer":
-        _check_sines(model, source.name)
+        _check_sines(read.model, source.name)
         return _Positions(reasons={"encoder.embed_positions.weight": "a table of sines, which is computed"})
-    first = family.rows_before(theirs)
-    if first and _TABLE in family.encoder_names(config).values():
+    if config.position_embedding_type == "deberta":
+        return _Positions(reasons={_TABLE: "a table of positions, which the model doesn't add"})
+    if first := family.rows_before(theirs):
         notes = [f"The first {first} rows of its table of positions are padding's: left out."]
-        return _Positions({_TABLE: state[_TABLE][first:]}, notes=notes)
+        return _Positions({_TABLE: read.state[_TABLE][first:]}, notes=notes)
     return _Positions()
 
 

@@ -1,6 +1,7 @@
 """Export to a class of transformers' own, which needs no remote code: the weights under other names, nothing else."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
 from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, check_known, summary
+from ..conversion.fields import TERMS
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
 from ..quiet import without_warnings
 from ..tasks import CLASSES
 
 _EVERY = "global_attn_every_n_layers"
+_DEBERTAS = ("deberta-v2", "deberta")
+_KEY_BIAS = re.compile(r"\b(key|keys\.\d+)\.bias$")
 _OF_PAIRS = ("question-answering", "multiple-choice")
 
 
@@ -75,10 +79,10 @@ def to_native(
     if type(checkpoint).__name__ not in CLASSES:
         raise UserError(f"{config.name_or_path!r} is a {config.model_type} model of transformers' own already.")
     task = CLASSES[type(checkpoint).__name__]
-    family = _target(config, task, like)
+    family = _target(checkpoint, task, like)
     check_known(family.model_type)
     fields = _their_fields(family, config, task)
-    if not family.biases:  # its norms and heads usually lack them
+    if family.model_type == "modernbert":  # its norms and heads usually lack them
         state = checkpoint.state_dict()
         names = ("norm.bias", "dense.bias")
         has_some = any(bool(value.any()) for name, value in state.items() if name.endswith(names))
@@ -87,7 +91,7 @@ def to_native(
     with without_warnings(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = family.model_class(task)(theirs, **family.without_pooler(task)).eval()
-    written = family.join(_weights(checkpoint, family, theirs, task))
+    written = family.join(_weights(checkpoint, family, theirs, task), theirs.num_attention_heads)
     expected = {key for key in model.state_dict() if not key.endswith(("position_ids", "token_type_ids"))}
     if not family.biases:
         written = {key: value for key, value in written.items() if key in expected or bool(value.any())}
@@ -109,8 +113,9 @@ def to_native(
     return model, notes
 
 
-def _target(config: Any, task: str, like: str | None) -> Family:
+def _target(checkpoint: PreTrainedModel, task: str, like: str | None) -> Family:
     """The named class; else that of the source, or the first that can hold the checkpoint."""
+    config: Any = checkpoint.config
     scheme = config.position_embedding_type
     params = getattr(config, "task_specific_params", None) or {}
     fit = [name for name in FAMILIES if scheme in FAMILIES[name].schemes]
@@ -121,7 +126,7 @@ def _target(config: Any, task: str, like: str | None) -> Family:
             f"position_embedding_type={scheme!r}: no class of transformers has this scheme. "
             f"{spell('to', 'onnx')} takes every scheme."
         )
-    problems = {name: _obstacles(FAMILIES[name], config, task) for name in asked}
+    problems = {name: _obstacles(FAMILIES[name], checkpoint, task) for name in asked}
     nearest = min(asked, key=lambda name: len(problems[name]))
     if problems[nearest]:
         mended = FAMILIES[nearest].mended(config.to_dict(), (task,))
@@ -134,8 +139,9 @@ def _target(config: Any, task: str, like: str | None) -> Family:
     return FAMILIES[nearest]
 
 
-def _obstacles(family: Family, config: Any, task: str) -> list[str]:
+def _obstacles(family: Family, checkpoint: PreTrainedModel, task: str) -> list[str]:
     """Lists what of a PosEnc model a family can't hold."""
+    config: Any = checkpoint.config
     name = family.model_type
     problems = family.mismatches(config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
@@ -144,6 +150,13 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
         every = config.position_embedding_kwargs["window"][_EVERY]
         if config.rope_parameters.get(_EVERY, every) != every:
             problems.append(f"rope_parameters.{_EVERY}={config.rope_parameters[_EVERY]} (window has {every})")
+    if name in _DEBERTAS and not problems:
+        eps = _disentangled(config)["norm_eps"]
+        if eps not in (None, config.layer_norm_eps):
+            problems.append(f"deberta.norm_eps={eps!r} ({name} has layer_norm_eps, {config.layer_norm_eps!r})")
+        of_keys = {key: value for key, value in checkpoint.state_dict().items() if _KEY_BIAS.search(key)}
+        if not family.biases and any(bool(value.any()) for value in of_keys.values()):
+            problems.append(f"biases of keys that aren't zero, such as {next(iter(of_keys))} ({name} has none)")
     if config.pad_token_id is None and (family.first_row is None or name == "nomic_bert"):
         why = "needs one" if name == "nomic_bert" else "counts positions from the padding token's number"
         problems.append(f"pad_token_id=None ({name} {why})")
@@ -169,12 +182,14 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         fields[family.fields.get("layer_norm_eps", "layer_norm_eps")] = config.layer_norm_eps
         if family.token_types:
             # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
-            fields["type_vocab_size"] = config.type_vocab_size or (0 if name == "gte" else 2)
+            fields["type_vocab_size"] = config.type_vocab_size or (0 if name in ("gte", *_DEBERTAS) else 2)
     dropout = family.fields.get("classifier_dropout", "classifier_dropout")
     if config.classifier_dropout is not None and dropout not in fields:
         fields[dropout] = float(config.classifier_dropout)
     if name in ("electra", "roformer"):
         fields["embedding_size"] = config.embedding_width
+    if name in _DEBERTAS:
+        fields |= _deberta_fields(config, name)
     if name == "modernbert":
         fields |= _modernbert_fields(config)
     elif family.scheme == "rope" and name != "roformer":
@@ -188,6 +203,28 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields
+
+
+def _deberta_fields(config: Any, name: str) -> dict[str, Any]:
+    """DeBERTa's fields for its positions, and for its pooler."""
+    arguments = _disentangled(config)
+    fields = {
+        "relative_attention": True,
+        "position_biased_input": "+" in config.position_embedding_type,
+        "pos_att_type": TERMS[arguments["terms"]],
+        "max_relative_positions": arguments["max_distance"],
+        "pooler_hidden_size": config.hidden_size,
+    }
+    if name == "deberta":
+        return fields
+    newer = {"position_buckets": arguments["position_buckets"] or -1, "share_att_key": arguments["share_att_key"]}
+    return {**fields, **newer, "norm_rel_ebd": "none" if arguments["norm_eps"] is None else "layer_norm"}
+
+
+def _disentangled(config: Any) -> dict[str, Any]:
+    """The arguments of the scheme `deberta`, alone or in a combination."""
+    kwargs = config.position_embedding_kwargs
+    return kwargs["deberta"] if "+" in config.position_embedding_type else kwargs
 
 
 def _modernbert_fields(config: Any) -> dict[str, Any]:
@@ -228,7 +265,8 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
         state[words] = state[words] + state[f"{inside}embeddings.token_type_embeddings.weight"][0]
     names = {inside + ours: outside + name for ours, name in family.encoder_names(config).items()}
     for ours, name in family.head_names(task).items():
-        names[ours] = outside + name if name.startswith("pooler.") else name
+        is_inside = name.startswith("pooler.") and family.model_type not in _DEBERTAS
+        names[ours] = outside + name if is_inside else name
     written = {name: state[ours] for ours, name in names.items() if ours in state}
     scheme: Any = checkpoint.base_model.position
     if family.model_type == "roformer":  # it saves its table: ours, digit for digit
@@ -261,6 +299,11 @@ def _notes(family: Family, config: Any, task: str) -> list[str]:
         notes.append(
             f"In further training {name} has its hidden_dropout_prob={config.hidden_dropout_prob} before the "
             f"classifier, not classifier_dropout={config.classifier_dropout}."
+        )
+    if name in _DEBERTAS and (drop := _disentangled(config)["dropout"]) != config.hidden_dropout_prob:
+        notes.append(
+            f"In further training {name} drops its relative positions with hidden_dropout_prob="
+            f"{config.hidden_dropout_prob}, not dropout={drop}."
         )
     return notes
 

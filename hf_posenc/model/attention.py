@@ -57,7 +57,8 @@ class ForwardAttention(Movable):
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
             row_q, row_k = (self.row_tokens._laid_out(t).transpose(1, 2) for t in (q, k))
-            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, _hidden=x), layer.layer_number)
+            tokens = replace(self.row_tokens, _hidden=x, projections=(layer.query, layer.key))
+            bias = scheme.layer_bias(row_q, row_k, tokens, layer.layer_number)
             _check_axes(scheme, "layer_bias", bias, *row_q.shape[1:3])
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):

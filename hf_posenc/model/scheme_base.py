@@ -78,8 +78,8 @@ class PositionScheme(nn.Module):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """A bias on one layer's logits. Padded layout: q and k (B, H, S, d), unrotated and unscaled.
 
-        `tokens.hidden_states` (B, S, D) is what q and k were projected from. Returns (1 or B, H or 1, S, S), already
-        divided by sqrt(d).
+        `tokens.hidden_states` (B, S, D) is what q and k were projected from, by `tokens.projections`. Returns (1 or B,
+        H or 1, S, S), already divided by sqrt(d).
         """
         return None
 

@@ -45,8 +45,8 @@ class Tokens(Movable):
 
     Axes: B sequences, S places, D hidden width; (...) is (B, S), or (1, T) where the batch is unpadded, or (1, S) for
     what is the same in every row of padded layout. A hook reads `positions`, `is_first`, `sequence`, `lengths`,
-    `input_ids`, `hidden_states`, `max_distance` and `distances()`, and calls `in_order`, `from_order` and
-    `map_positions`; the rest is the encoder's.
+    `input_ids`, `hidden_states`, `projections`, `max_distance` and `distances()`, and calls `in_order`, `from_order`
+    and `map_positions`; the rest is the encoder's.
 
     Attributes:
         positions: int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding.
@@ -57,6 +57,7 @@ class Tokens(Movable):
         position_range: no position is smaller or larger. None: nobody can tell, as in a traced graph.
         may_be_packed: rows may hold several sequences: in a traced graph, where `position_ids` are given.
         has_rows: False for the tokens of an unpadded batch, (1, T).
+        projections: in `layer_bias` the layer's own linear layers that make q and k of hidden states; None elsewhere.
     """
 
     positions: Tensor
@@ -68,6 +69,7 @@ class Tokens(Movable):
     position_range: tuple[int, int] | None = None
     may_be_packed: bool = False
     has_rows: bool = True
+    projections: tuple[nn.Module, nn.Module] | None = None
     _ids: Tensor | None = None  # `input_ids` in token layout
     _hidden: Tensor | None = None  # `hidden_states` in token layout
     _rows: "Rows | None" = None  # in padded layout, what lays them out

@@ -8,6 +8,7 @@ Axes in the shapes below: S positions, D hidden width, H heads, d = D/H.
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,7 +197,9 @@ def _layer_bias(model: Any, count: int, length: int, layer: int) -> Tensor | Non
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, count, 1, heads, 1, width, generator=generator).expand(-1, -1, -1, -1, length, -1)
     x = torch.randn(count, 1, 1, heads * width, generator=generator).expand(-1, -1, length, -1)
-    rows = [model.position.layer_bias(q[n], k[n], one_text(length, x[n]), layer) for n in range(count)]
+    attention = model.layers[layer].attention
+    texts = [replace(one_text(length, row), projections=(attention.query, attention.key)) for row in x]
+    rows = [model.position.layer_bias(q[n], k[n], texts[n], layer) for n in range(count)]
     return None if rows[0] is None else torch.cat(rows).float()
 
 

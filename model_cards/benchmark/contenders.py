@@ -23,11 +23,15 @@ SIZES = {
 }
 """Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
 
-PEERS = ("bert", "roformer", "modernbert", "nomic_bert")
+PEERS = ("bert", "roformer", "modernbert", "nomic_bert", "deberta-v2")
 """Encoders of transformers, with their default dropouts."""
+_DEBERTA_V3 = {"relative_attention": True, "position_buckets": 256, "pos_att_type": "p2c|c2p", "share_att_key": True}
+_DEBERTA_V3 |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False}
+"""Fields of the published versions 3."""
 
 VARIANTS = {
     "equal_dropout": "of bert: no attention dropout, as ours",
+    "v3": "of deberta: with the arguments of DeBERTa-v3",
     "varlen": "of modernbert: real tokens alone, in PyTorch's varlen attention; needs a GPU and half precision",
     "frozen_words": "of a scheme: its word embeddings aren't trained",
     "plain": "of a scheme: PyTorch's own operations alone, as in a checkpoint without this package",
@@ -61,6 +65,11 @@ def build_model(
     options |= {"num_labels": 2, "pad_token_id": 0}
     if encoder not in PEERS:
         options["position_embedding_type"] = encoder
+    if encoder == "deberta-v2":
+        options |= _DEBERTA_V3
+    if "v3" in variants:
+        arguments = {"max_distance": 512, "position_buckets": 256, "share_att_key": True, "norm_eps": 1e-7}
+        options["position_embedding_kwargs"] = arguments
     if "equal_dropout" in variants:
         options["attention_probs_dropout_prob"] = 0.0
     config = AutoConfig.for_model(encoder if encoder in PEERS else "posenc", **options)

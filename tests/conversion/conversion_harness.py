@@ -25,6 +25,12 @@ SIZES = {
     "max_position_embeddings": 40,
 }
 MODERNBERT_IDS = {"pad_token_id": 0, **dict.fromkeys(f"{name}_token_id" for name in ("bos", "eos", "cls", "sep"))}
+DISENTANGLED = {
+    "deberta-v2": {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+    "deberta": {},
+}
+for fields in DISENTANGLED.values():
+    fields |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"}
 CASES = [
     (family, task)
     for family in FAMILIES
@@ -46,6 +52,8 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42}
         values |= {} if family == "mpnet" else {"type_vocab_size": 1}
+    if family in DISENTANGLED:
+        values |= DISENTANGLED[family]
     if family in ("electra", "roformer"):
         values["embedding_size"] = 20
     if family == "roformer" and task == "multiple-choice":  # which takes the last token by default

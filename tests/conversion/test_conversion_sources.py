@@ -87,6 +87,13 @@ def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
     refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, head=task)
 
 
+@pytest.mark.parametrize(("family", "whole"), [("modernbert", "attn.Wqkv"), ("deberta", "self.in_proj")])
+def test_what_a_family_holds_as_one_weight_is_not_replaced_by_a_random_one(family, whole, tmp_path):
+    tiny_source(tmp_path / "source", family)
+    edit_weights(tmp_path / "source", lambda state: {key: state[key] for key in state if whole not in key})
+    refuses(tmp_path / "source", "lacks .*key.* which its config.json asks for", tmp_path)
+
+
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 

@@ -1,6 +1,7 @@
 """A checkpoint as a model of transformers' own: the same numbers where hf_posenc isn't installed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,11 @@ def posenc(name: str, scheme: str, task: str, **fields):
         fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
     torch.manual_seed(0)
     model = getattr(modeling_posenc, f"PosEnc{TASKS[task]}")(tiny_config(**fields))
-    return perturb(model).eval()
+    perturb(model)
+    if name == "deberta":  # whose keys have no bias
+        for key, value in model.state_dict().items():
+            value.mul_(not re.search(r"(key|keys\.\d)\.bias$", key))
+    return model.eval()
 
 
 def inputs(name: str, task: str, config) -> list[dict]:
@@ -395,7 +400,8 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
         transformers.BertTokenizer(vocab={**words, "[UNK]": 0, "[PAD]": 1}).save_pretrained(tmp_path / name)
     fine_tune(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", to="native")
-    assert report.architecture == FAMILIES[name].model_class("text-classification").__name__
+    goes_to = "deberta-v2" if name == "deberta" else name  # whose keys have learned biases by now
+    assert report.architecture == FAMILIES[goes_to].model_class("text-classification").__name__
     assert report.largest_difference <= 1e-5
 
 

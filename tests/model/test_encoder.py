@@ -72,6 +72,7 @@ ARGUMENTS = [
     ("deberta", {"terms": "c2p"}),
     ("deberta", {"terms": "p2c"}),
     ("deberta", {"max_distance": 3}),
+    ("deberta", {"max_distance": 9, "position_buckets": 4, "norm_eps": 1e-3}),
 ]
 VARIANTS = [
     ("rope", GATED),

@@ -28,7 +28,7 @@ PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
 TOOLS = {
     "scheme_vectors.py": {"sinusoidal", "lspe", "fourier"},
-    "scheme_distance.py": {"relative_key", "relative_key_query", "deberta"},
+    "scheme_distance.py": {"relative_key", "relative_key_query"},
 }
 
 MINE = """
