@@ -28,13 +28,15 @@ DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")
 """Data that are generated: questions about order, and the control, which counting words solves."""
 CONTROL = "halves"
+MAJORITY = "majority"
+"""The baseline that every table has: the most frequent label."""
 _OF_GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
 """A mean over all tokens would hide order, and no example is seen twice."""
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `search` of `compare` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
 """The seed on which learning rates are chosen; it is never reported."""
-_GROW = ("tasks", "groups", "schemes", "seeds", "reference", "scheme_files", "inputs")
+_GROW = ("tasks", "groups", "schemes", "seeds", "reference", "scheme_kwargs", "scheme_files", "inputs")
 """Fields that may change when a comparison is extended."""
 _EXAMPLES, _LENGTH = whole_number(2), whole_number(8)
 
@@ -223,6 +225,10 @@ class Plan:
             before, now = self.settings(tasks.setdefault(task.name, task)), new.settings(task)
             names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
             different += [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]
+        both = self.scheme_kwargs.keys() | new.scheme_kwargs.keys()
+        for scheme in sorted(both.intersection(self.schemes, new.schemes)):
+            before, now = self.scheme_kwargs.get(scheme), new.scheme_kwargs.get(scheme)
+            different += [f"scheme_kwargs of {scheme} ({before!r} there, {now!r} here)"] if before != now else []
         changed = [name for name, digest in new.inputs.items() if self.inputs.get(name, digest) != digest]
         different += [f"{name}, which has changed since the first runs" for name in changed]
         if different:
@@ -237,6 +243,7 @@ class Plan:
             reference=new.reference or self.reference,
             schemes=tuple(dict.fromkeys((*self.schemes, *new.schemes))),
             seeds=tuple(dict.fromkeys((*self.seeds, *new.seeds))),
+            scheme_kwargs={**self.scheme_kwargs, **new.scheme_kwargs},
             scheme_files=tuple(dict.fromkeys((*self.scheme_files, *new.scheme_files))),
             inputs={**self.inputs, **new.inputs},
         )

@@ -31,7 +31,7 @@ def write_report(summary: Summary, path: Path) -> None:
     Raises:
         UserError: there is no run, or matplotlib isn't installed.
     """
-    if summary.table["seed"].isna().all():
+    if not summary.has_runs:
         raise UserError(f"{str(summary.folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")
     pictures = draw_report(summary)
     for name, figure in pictures.items():

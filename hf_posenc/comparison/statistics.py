@@ -38,8 +38,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from .baselines import MAJORITY
-from .plan import Plan
+from .plan import MAJORITY, Plan
 
 ALPHA, POWER = 0.05, 0.8
 ABOVE_MAJORITY = 0.001

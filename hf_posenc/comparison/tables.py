@@ -1,7 +1,11 @@
 """The tables of a report, in Markdown."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import pandas as pd
+
+from ..data.reading import counted
 from ..markdown import code, markdown_table, plain
 from . import statistics
 from .statistics import Contrast, Interval
@@ -32,7 +36,7 @@ def score_table(summary: Summary, columns: Sequence[Column], cost: bool = False)
         seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
         for name, row in rows.items():
             has_runs = name in summary.order and name in seconds
-            row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if has_runs else ["", ""]
+            row += [f"{seconds[name]:,.0f}", _whole(weights[name])] if has_runs else ["", ""]
     lines = [*rows.values()]
     lines[len(summary.baselines) : len(summary.baselines)] = [["—"] * len(head)] * bool(summary.baselines)
     return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
@@ -44,10 +48,16 @@ def _cell(summary: Summary, column: Column, name: str) -> str:
         rows = summary.table[(summary.table["scheme"] == name) & (summary.table["length"] == column.length)]
         return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
     text = f"{column.means[name]:.3f}"
+    if name in summary.plan.schemes and (seeds := len(column.scores[name])) < len(summary.plan.seeds):
+        text += f" ({counted(seeds, 'seed')})"
     if name in summary.plan.schemes and len(column.tasks) == 1 and column.part is None:
         count = statistics.above_majority(summary.table, column.tasks[0], name, column.length)
         text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
     return text
+
+
+def _whole(number: Any) -> str:
+    return "" if pd.isna(number) else f"{number:,}"  # every run of it diverged
 
 
 def test_table(summary: Summary) -> str:

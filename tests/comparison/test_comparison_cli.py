@@ -73,6 +73,14 @@ def test_the_scores_and_the_report_come_when_no_run_is_missing(run, tmp_path, pr
     assert "|  | halves | probes |" in out
     assert {line.split()[1] for line in out.splitlines() if line.startswith("| ")} >= {"`none`", "`rope`"}
     assert {"report.md", "scores.png", "results.csv"} <= {path.name for path in results.iterdir()}
+    pretended[0]["t5"] = RuntimeError("it rained")
+    code, out, _ = run(*words[:-1], "none,rope,t5")
+    text = (results / "report.md").read_text()
+    assert (code, f"The report is in {results / 'report.md'}" in out, text[:1]) == (1, True, "#")
+    assert "\n- `halves-t5-seed0`: RuntimeError: it rained\n" in text
+    with FileLock(results / ".locks" / "halves-t5-seed0.lock"):
+        code, out, _ = run(*words[:-1], "t5", "--seeds", "0,1")
+    assert (code, (results / "report.md").read_text().startswith("**This report is old: ")) == (1, True)
 
 
 def test_the_report_is_written_and_its_absence_explained(run, tmp_path):

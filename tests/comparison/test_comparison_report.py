@@ -13,8 +13,9 @@ from hf_posenc.comparison import Comparison, Summary, read_table
 from hf_posenc.comparison.baselines import BASELINES
 from hf_posenc.comparison.pictures import draw_report
 from hf_posenc.comparison.report import render_report, sentences
-from hf_posenc.comparison.results import write_table
+from hf_posenc.comparison.results import write_failure, write_table
 from hf_posenc.errors import UserError
+from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table, plain
 
 pytest.importorskip("matplotlib")
@@ -146,21 +147,39 @@ def test_missing_runs_are_named(tmp_path):
     (folder / "runs" / "probes-rope-seed1.json").unlink()
     (folder / "runs" / "probes-none-seed0.json").unlink()
     text = Comparison(folder).report().read_text()
-    assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
+    assert "**2 runs are missing. A scheme's scores and tests are of the seeds that it has.**" in text
     assert "\n- `probes-none-seed0`\n- `probes-rope-seed1`\n" in text
     assert "no test: one seed" not in text  # the two have no seed in common
-    folder = made_up(tmp_path / "one", toy(seeds=3), level)
+    folder = made_up(tmp_path / "one", toy(schemes=["none", "rope", "t5"], seeds=4), level)
+    before = {(c.scheme, c.reference): c for c in Summary.of(folder).contrasts}
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    summary = Summary.of(folder)  # no mean over some seeds beside one over others
-    assert (summary.plan.seeds, set(summary.table["seed"].dropna())) == ((0, 2), {0, 2})
-    assert set(Comparison(folder).table["seed"].dropna()) == {0, 1, 2}
+    after = {(c.scheme, c.reference): c for c in Summary.of(folder).contrasts}
+    pair = ("t5", "none")  # which lacks nothing
+    assert after[pair].interval == before[pair].interval
+    assert after["rope", "none"].interval != before["rope", "none"].interval
+    write_failure(folder, Summary.of(folder).plan.runs()[4], "no *bananas* in '/home/me/b.csv'")
     text = Comparison(folder).report().read_text()
-    assert "2 schemes, 1 task with 64 training rows, 2 seeds: 4 runs" in text
-    assert text.index("**1 run is missing. Compared are the seeds that lack none: 0, 2.**") < text.index("| `rope` |")
+    assert "3 schemes, 1 task with 64 training rows, 4 seeds: 11 runs" in text
+    assert "\n- `probes-rope-seed1`: no \\*bananas\\* in 'b.csv'\n" in text
+    assert cells(text, "`rope`")[0] == "**0.802 (3 seeds)**"
+    assert text.index("**1 run is missing.") < text.index("| `rope` |")
     for path in (tmp_path / "runs").glob("*"):
         path.unlink()
     with pytest.raises(UserError, match="holds no run of its plan. Run `hf-posenc compare` first"):
         Comparison(tmp_path).report()
+
+
+def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
+    folder = made_up(tmp_path, toy(schemes=["none", "rope", "t5"], seeds=3), level)
+    write_json(folder / "plan.json", toy(seeds=3).to_dict())
+    for kept in ("runs", "a table"):
+        text = Comparison(folder).report().read_text()
+        assert "2 schemes, 1 task with 64 training rows, 3 seeds: 6 runs" in text, kept
+        assert "The folder has runs of more schemes, which the plan doesn't name: `t5`." in text
+        write_json(folder / "plan.json", toy(schemes=["none", "rope", "t5"], seeds=3).to_dict())
+        write_table(folder, folder)
+        write_json(folder / "plan.json", toy(seeds=3).to_dict())
+        shutil.rmtree(folder / "runs", ignore_errors=True)
 
 
 @pytest.mark.parametrize(
