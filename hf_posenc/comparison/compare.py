@@ -14,7 +14,7 @@ from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan
 from .report import write_report
-from .results import WRITTEN_NAME, no_table
+from .results import WRITTEN_NAME, joined_plan, no_table
 from .summary import Summary
 from .tables import score_table
 from .tasks import TaskData
@@ -105,6 +105,7 @@ def compare(
             search=SEARCH_FACTORS if search else None,
         )
         if dry_run:
+            joined_plan(chosen, Path(expanded(output)))
             for task in chosen.tasks:
                 print(TaskData(chosen, task).check().line, file=sys.stderr)
             return Comparison._planned(output, chosen)
@@ -143,8 +144,8 @@ class Comparison:
         table: a row for each task, part, length, scheme and seed, with the score. Baselines stand among the schemes,
             and have no seed. No score: the inputs are longer than the scheme's table.
         findings: the tests of the report as dictionaries: the `difference` between a `scheme` and its `reference` on a
-            group of `tasks` at a `length`, the `low` and `high` end of its 95 % interval, `p`, corrected for the number
-            of tests, and the `verdict`: better, worse, not decided, or why there is no test.
+            group of `tasks` at a `length`, the `low` and `high` end of its interval, `p`, both corrected for the number
+            of tests, and the `verdict`: better, worse, within the plan's margin, not decided, or why there is no test.
         runs: the names of all runs in their order, those that choose learning rates among them.
         missing: the names of the runs whose results aren't there.
         failed: those of them that failed, and trials that did, with the reason.

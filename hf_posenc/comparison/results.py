@@ -18,6 +18,7 @@ from ..errors import UserError, check_writable, one_line
 from ..files import WRITING, expanded, finite, write_json, write_text
 from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
+from .statistics import check_power
 
 PLAN_NAME, TABLE_NAME, WRITTEN_NAME = "plan.json", "results.csv", "report.md"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME, LOCKS_NAME = "runs", "trials", "baselines", ".locks"
@@ -34,16 +35,22 @@ _LATER = ("first_loss", "last_loss", "diverged")
 """Columns that tables before 2026-12 don't have: the training loss, and why a run counts with the majority's score."""
 
 
-def record_plan(plan: Plan, folder: Path) -> None:
-    """Writes the plan into a results folder, with the tasks, schemes and seeds that are there already.
+def joined_plan(plan: Plan, folder: Path) -> Plan:
+    """The plan with the tasks, schemes and seeds that a results folder has already.
 
     Raises:
-        UserError: the folder holds another plan's results, or an input has changed.
+        UserError: the folder holds another plan's results, an input has changed, or the tests could find nothing.
     """
     plan = plan.recorded()
     if (folder / PLAN_NAME).exists():
         plan = load_plan(folder).extended(plan, str(folder))
-    write_json(folder / PLAN_NAME, plan.to_dict())
+    check_power(plan)
+    return plan
+
+
+def record_plan(plan: Plan, folder: Path) -> None:
+    """Writes the joined plan into a results folder; see `joined_plan`."""
+    write_json(folder / PLAN_NAME, joined_plan(plan, folder).to_dict())
 
 
 def check_folder(folder: Path) -> None:
@@ -100,10 +107,15 @@ def write_failure(folder: Path, run: PlannedRun, reason: str) -> None:
 
 def read_failures(folder: Path, plan: Plan) -> dict[str, str]:
     """Why runs failed that haven't been made since, by their names in the plan's order."""
-    paths = {run.name: folder / FAILURES_NAME / f"{run.name}.json" for run in plan.work()}
-    return {
-        name: json.loads(path.read_text(encoding="utf-8"))["reason"] for name, path in paths.items() if path.is_file()
-    }
+    reasons = {}
+    for run in plan.work():
+        path = folder / FAILURES_NAME / f"{run.name}.json"
+        if path.is_file():
+            try:
+                reasons[run.name] = str(json.loads(path.read_text(encoding="utf-8"))["reason"])
+            except (ValueError, LookupError, TypeError, RecursionError):
+                reasons[run.name] = f"{path.name} can't be read"
+    return reasons
 
 
 def mark_report(folder: Path) -> None:

@@ -85,8 +85,12 @@ def difference_table(summary: Summary) -> str | None:
     for name in (name for name in summary.order if name != reference):
         rows.append([code(name)])
         for column in columns:
-            pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(reference, {}))
-            rows[-1].append(difference(statistics.mean_difference([pairs])[0]) if pairs else "")
+            first, second = column.scores.get(name, {}), column.scores.get(reference, {})
+            pairs = statistics.paired(first, second)
+            made = statistics.mean_difference([pairs])[0] if pairs else None
+            if summary.plan.test == "welch" and first and second:
+                made = statistics.welch([[*first.values()]], [[*second.values()]])[0]
+            rows[-1].append(difference(made) if made else "")
     return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
 
 
@@ -103,13 +107,16 @@ def difference(interval: Interval) -> str:
 
 
 def outcome(contrast: Contrast) -> str:
-    """A verdict with its p-value, the gap that is found and, where nothing was, how many seeds would."""
-    if contrast.corrected is None or contrast.gap is None or contrast.seeds is None:
-        return contrast.verdict
-    needed = "" if contrast.is_found else f"; {at_most(contrast.seeds, statistics.MOST_SEEDS)} seeds"
-    return f"{contrast.verdict} (p {contrast.corrected:.2g}; gap {at_most(contrast.gap, 1)}{needed})"
+    """A verdict with its p-value."""
+    return contrast.verdict if contrast.corrected is None else f"{contrast.verdict} (p {contrast.corrected:.2g})"
 
 
-def at_most(value: float, most: int) -> str:
-    """A gap or a number of seeds; `over 1`, `over 100`."""
-    return f"over {most}" if value > most else str(value) if isinstance(value, int) else f"{value:.3f}"
+def gaps_in_words(summary: Summary) -> str:
+    """The smallest difference that is found in each group, and at each length: `0.023 on order, over 1 on words`."""
+    lengths = statistics.tested_lengths(summary.plan)
+    gaps = statistics.smallest_gaps(summary.plan, summary.table)
+    return ", ".join(
+        f"{'over 1' if gap > 1 else f'{gap:.3f}'} on {plain(group)}"
+        + (f" at {length:,} tokens" if len(lengths) > 1 else "")
+        for (group, length), gap in gaps.items()
+    )

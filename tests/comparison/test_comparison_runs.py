@@ -127,11 +127,13 @@ def test_why_a_run_failed_holds_no_token(error, tmp_path, pretended):
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")
-    plan, console = toy(schemes=["none", "rope", "t5"], seeds=2), quiet()
+    plan, console = toy(schemes=["none", "rope", "t5"], seeds=2, test="paired"), quiet()
     first = execute(plan, tmp_path, console=console)
     assert len(first.done) == 4
     assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    assert "6 of 6 runs to make, about 0:00:06 here. With 2 seeds and 6 tests a gap must exceed" in printed(console)
+    assert "6 of 6 runs to make, about 0:00:06 here. With 2 seeds and 6 tests a difference must exceed" in printed(
+        console
+    )
     assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
     assert re.search(r"\[2 of 6\] probes-rope-seed0: failed: rope has no bananas", printed(console))
     del broken["rope"], made[:]
@@ -307,7 +309,7 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
 def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypatch):
     """All of them on data that are read once."""
     task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": ["test_long.jsonl"]}
-    plan = toy(**{**TEXT, "tasks": [task], "seeds": 2, "options": {**SMALL, "max_steps": 1}})
+    plan = toy(**{**TEXT, "tasks": [task], "seeds": 3, "test_lengths": [24], "options": {**SMALL, "max_steps": 1}})
     measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
     files = []
     for module in ("comparison.tasks", "data.sources"):
