@@ -67,14 +67,14 @@ def compare(
     if dry_run:
         print(*comparison.runs, sep="\n")
         return
-    if comparison.failed:
-        raise typer.Exit(1)
-    if comparison.missing:
+    if comparison.missing and not comparison.has_ended:
         there = f"hf-posenc report {shlex.quote(str(comparison.folder))}"
         print(f"Runs that are missing: {len(comparison.missing)}. What is there: {there}")
-        return
+        raise typer.Exit(1 if comparison.failed else 0)
     print(comparison)
     print(f"The report is in {comparison.folder / 'report.md'}, its picture beside it: scores.png")
+    if comparison.failed:
+        raise typer.Exit(1)
     if plan == "quick":
         print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 

@@ -22,12 +22,11 @@ from ..finetuning.start import check_start, start
 from ..options import Options
 from ..training.baselines import FEATURES, fit_words, most_frequent
 from ..training.recipe import Recipe, make_recipe
-from .plan import PlannedRun
+from .plan import MAJORITY, PlannedRun
 from .probes import OPPOSITES
 from .run import run_options
 from .tasks import TaskData
 
-MAJORITY = "majority"
 WORDS, WORD_PAIRS, WORD_PLACES = FEATURES
 USUAL_FORM = "usual form alone"
 BASELINES = {

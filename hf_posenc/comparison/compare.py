@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from ..errors import NO_VALUE, UserError, checks_types, renaming
 from ..files import expanded
 from ..options import Options, json_object, words
@@ -16,7 +14,7 @@ from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan
 from .report import write_report
-from .results import load_plan, no_table, read_table
+from .results import WRITTEN_NAME, joined_plan, no_table
 from .summary import Summary
 from .tables import score_table
 from .tasks import TaskData
@@ -107,13 +105,13 @@ def compare(
             search=SEARCH_FACTORS if search else None,
         )
         if dry_run:
+            joined_plan(chosen, Path(expanded(output)))
             for task in chosen.tasks:
                 print(TaskData(chosen, task).check().line, file=sys.stderr)
             return Comparison._planned(output, chosen)
-        made = execute(chosen, output, keep_models=keep_models)
+        execute(chosen, output, keep_models=keep_models)
         comparison = Comparison(output)
-        comparison.failed = made.failed
-        if not comparison.missing:
+        if comparison.has_ended:
             comparison.report()
     return comparison
 
@@ -146,11 +144,11 @@ class Comparison:
         table: a row for each task, part, length, scheme and seed, with the score. Baselines stand among the schemes,
             and have no seed. No score: the inputs are longer than the scheme's table.
         findings: the tests of the report as dictionaries: the `difference` between a `scheme` and its `reference` on a
-            group of `tasks` at a `length`, the `low` and `high` end of its 95 % interval, `p`, corrected for the number
-            of tests, and the `verdict`: better, worse, not decided, or why there is no test.
+            group of `tasks` at a `length`, the `low` and `high` end of its interval, `p`, both corrected for the number
+            of tests, and the `verdict`: better, worse, within the plan's margin, not decided, or why there is no test.
         runs: the names of all runs in their order, those that choose learning rates among them.
         missing: the names of the runs whose results aren't there.
-        failed: the runs that failed in this call of `compare`, and why.
+        failed: those of them that failed, and trials that did, with the reason.
 
     Raises:
         UserError: the folder holds no comparison, or a damaged one.
@@ -158,21 +156,28 @@ class Comparison:
 
     @checks_types
     def __init__(self, folder: str | Path) -> None:
-        self._hold(Path(expanded(folder)), load_plan(folder), *read_table(folder))
+        self._hold(Summary.of(folder))
 
     @classmethod
     def _planned(cls, folder: str | Path, plan: Plan) -> "Comparison":
         """A comparison of which nothing was run."""
         comparison = cls.__new__(cls)
-        comparison._hold(Path(expanded(folder)), plan, no_table(), [run.name for run in plan.runs()])
+        comparison._hold(Summary(Path(expanded(folder)), plan, no_table(), [run.name for run in plan.runs()]))
         return comparison
 
-    def _hold(self, folder: Path, plan: Plan, table: pd.DataFrame, missing: list[str]) -> None:
-        self.folder, self.table, self.missing = folder, table, missing
-        self.runs = [run.name for run in plan.work()]
-        self.failed: dict[str, str] = {}
-        self._summary = Summary(folder, plan, table, missing)
-        self.findings = [contrast.to_dict() for contrast in self._summary.contrasts]
+    def _hold(self, summary: Summary) -> None:
+        self._summary = summary
+        self.folder = summary.folder
+        self.table = summary.table
+        self.missing = summary.missing
+        self.failed = summary.failed
+        self.runs = [run.name for run in summary.plan.work()]
+        self.findings = [contrast.to_dict() for contrast in summary.contrasts]
+
+    @property
+    def has_ended(self) -> bool:
+        """True where every run is made or failed, and one is made."""
+        return self._summary.has_runs and set(self.missing) <= self.failed.keys()
 
     def __str__(self) -> str:
         """The scores at the train length, as a Markdown table."""
@@ -191,7 +196,7 @@ class Comparison:
         Raises:
             UserError: there is no run, the path is a folder, or matplotlib isn't installed.
         """
-        written = self.folder / "report.md" if path is None else Path(expanded(path))
+        written = self.folder / WRITTEN_NAME if path is None else Path(expanded(path))
         if written.is_dir():
             raise UserError(f"{str(path)!r} is a folder. Give the name of a file, such as report.md.")
         write_report(self._summary, written)

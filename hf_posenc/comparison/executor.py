@@ -16,14 +16,14 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
+from ..errors import Interrupted, UserError, disk_error, one_line
 from ..files import expanded, last_name, sha256, written_whole
 from ..progress import ProgressConsole
 from ..quiet import silence, without_bars
 from .baselines import BASELINES, measure_baselines
-from .plan import Plan, PlannedRun
-from .results import LOCKS_NAME, check_folder, read_result, record_plan, write_result
-from .run import run_one
+from .plan import MAJORITY, Plan, PlannedRun
+from .results import LOCKS_NAME, check_folder, mark_report, read_result, record_plan, write_failure, write_result
+from .run import rate_of_run, run_one
 from .statistics import what_can_be_found
 from .tasks import TaskData, make_tokenizer
 
@@ -80,8 +80,10 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
                     say("another process is making it")
                     continue
                 started = time.time()
+                mark_report(folder)
                 if (failure := _attempt(data[run.task.name], run, folder, keep_models)) is not None:
                     made.failed[run.name] = failure
+                    write_failure(folder, run, failure)
                     say(f"failed: {failure}")
                 else:
                     made.done.append(run.name)
@@ -157,12 +159,10 @@ def _attempt(data: TaskData, run: PlannedRun, folder: Path, keep_models: bool) -
                 pass
         with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
-            try:
-                rows = run_one(data, run, work, folder / TOKENIZER_NAME, rate)
-            except Diverged:
-                if run.factor is None:
-                    raise
-                rows = []  # this rate is too high; it isn't tried again
+            measured = read_result(folder, plan, run.task)["rows"] if run.factor is None else ()
+            majority = [row for row in measured if row["scheme"] == MAJORITY]
+            # A trial that diverged has no rows: its rate is too high, and isn't tried again.
+            rows = run_one(data, run, work, folder / TOKENIZER_NAME, rate, majority)
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
         write_result(folder, plan, run, {"rows": rows})
@@ -175,15 +175,17 @@ def _attempt(data: TaskData, run: PlannedRun, folder: Path, keep_models: bool) -
 
 
 def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
-    """The learning rate whose trial was best; of two equal ones, the nearer to the plan's.
+    """The learning rate whose trial was best; of two equal ones, the nearer to the plan's; if all diverged, the least.
 
     Raises:
-        UserError: one of the trials is missing, or all diverged.
+        UserError: one of the trials is missing.
     """
     nearest = sorted(plan.trials(run.task, run.scheme), key=lambda trial: abs(math.log(trial.factor or 1)))
     trials = [read_result(folder, plan, trial).get("rows") for trial in nearest]
-    if (missing := trials.count(None)) or not any(trials):
-        raise UserError(f"{missing or len(trials)} trials of its learning rate {'failed' if missing else 'diverged'}.")
+    if missing := trials.count(None):
+        raise UserError(f"{missing} trials of its learning rate failed.")
+    if not any(trials):
+        return min(rate_of_run(plan, trial) for trial in nearest)
 
     def score(rows: list[dict[str, Any]]) -> float:
         return fmean(-math.inf if row["score"] is None else row["score"] for row in rows)  # None: NaN

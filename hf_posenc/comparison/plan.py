@@ -28,14 +28,19 @@ DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")
 """Data that are generated: questions about order, and the control, which counting words solves."""
 CONTROL = "halves"
+MAJORITY = "majority"
+"""The baseline that every table has: the most frequent label."""
 _OF_GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
 """A mean over all tokens would hide order, and no example is seen twice."""
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `search` of `compare` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
 """The seed on which learning rates are chosen; it is never reported."""
-_GROW = ("tasks", "groups", "schemes", "seeds", "reference", "scheme_files", "inputs")
-"""Fields that may change when a comparison is extended."""
+_GROW = (
+    *("tasks", "groups", "schemes", "seeds", "reference", "scheme_kwargs", "scheme_files", "inputs"),
+    *("test", "margin"),
+)
+"""Fields that may change when a comparison is extended, or that no run depends on."""
 _EXAMPLES, _LENGTH = whole_number(2), whole_number(8)
 
 
@@ -78,6 +83,10 @@ class Plan:
     """Tasks over whose mean schemes are tested, by the group's name. None named: all tasks but the control."""
     reference: str | None = None
     """What the others are compared with, beside `rope`. None: `none`, or the first scheme."""
+    test: Literal["welch", "paired"] = "welch"
+    """Of differences: Welch's on seeds, or, in plans before 2026-12, on pairs by seed; see `statistics`."""
+    margin: Annotated[int | float | None, POSITIVE] = None
+    """Of equivalence: that a scheme is within it of another is said where the interval of their difference is."""
     size: str = "tiny"
     pretrained: str | None = None
     """A checkpoint to start from, which each run converts to its scheme, without healing; or one for each scheme: a
@@ -223,6 +232,13 @@ class Plan:
             before, now = self.settings(tasks.setdefault(task.name, task)), new.settings(task)
             names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
             different += [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]
+        both = self.scheme_kwargs.keys() | new.scheme_kwargs.keys()
+        for scheme in sorted(both.intersection(self.schemes, new.schemes)):
+            there = self.scheme_kwargs.get(scheme)
+            here = new.scheme_kwargs.get(scheme)
+            different += [f"scheme_kwargs of {scheme} ({there!r} there, {here!r} here)"] if there != here else []
+        if new.margin not in (None, self.margin):
+            different.append(f"margin ({self.margin!r} there, {new.margin!r} here), which is fixed before the runs")
         changed = [name for name, digest in new.inputs.items() if self.inputs.get(name, digest) != digest]
         different += [f"{name}, which has changed since the first runs" for name in changed]
         if different:
@@ -235,8 +251,11 @@ class Plan:
             tasks=tuple(tasks.values()),
             groups={**self.groups, **new.groups},
             reference=new.reference or self.reference,
+            test=self.test,
+            margin=self.margin,
             schemes=tuple(dict.fromkeys((*self.schemes, *new.schemes))),
             seeds=tuple(dict.fromkeys((*self.seeds, *new.seeds))),
+            scheme_kwargs={**self.scheme_kwargs, **new.scheme_kwargs},
             scheme_files=tuple(dict.fromkeys((*self.scheme_files, *new.scheme_files))),
             inputs={**self.inputs, **new.inputs},
         )

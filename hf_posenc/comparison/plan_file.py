@@ -56,6 +56,9 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
         values["tasks"] = tuple(map(_task, values["tasks"]))
     if isinstance(groups := values.get("groups"), dict):
         values["groups"] = {name: tuple(g) if isinstance(g, list) else g for name, g in groups.items()}
+    kwargs = values.get("scheme_kwargs")
+    if overrides.get("schemes") is not None and isinstance(kwargs, dict):  # of the plan's other schemes
+        values["scheme_kwargs"] = {name: given for name, given in kwargs.items() if name in values["schemes"]}
     plan = Plan(**_checked(Plan, values, "The plan"))
     _check_names(plan)
     _check_values(plan)

@@ -20,7 +20,7 @@ from .plan import Plan
 from .results import RUNS_NAME, write_table
 from .statistics import Contrast
 from .summary import Summary
-from .tables import at_most, difference, difference_table, score_table, test_table
+from .tables import difference, difference_table, gaps_in_words, score_table, test_table
 
 _DPI = 130
 
@@ -31,7 +31,7 @@ def write_report(summary: Summary, path: Path) -> None:
     Raises:
         UserError: there is no run, or matplotlib isn't installed.
     """
-    if summary.table["seed"].isna().all():
+    if not summary.has_runs:
         raise UserError(f"{str(summary.folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")
     pictures = draw_report(summary)
     for name, figure in pictures.items():
@@ -60,7 +60,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         sentences=list(sentences(summary)),
         mixed=re.search(r"(\d+/\d+)[* |]", table + longer),  # a score that describes no run
         counted=counted,
-        at_most=at_most,
+        gaps=gaps_in_words(summary) if len(plan.seeds) > 1 else "",
         statistics=statistics,
         about=BASELINES,
         runs=runs,
@@ -113,8 +113,8 @@ def sentences(summary: Summary) -> Iterator[str]:
 
 
 def _differing(plan: Plan, tested: Sequence[Contrast]) -> Iterator[str]:
-    """The schemes that differ, by verdict, group and length."""
-    differing = [contrast for contrast in tested if contrast.is_found]
+    """The schemes that differ, or that don't by more than the margin, by verdict, group and length."""
+    differing = [contrast for contrast in tested if contrast.is_found or contrast.is_within]
     for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in differing):
         members = [c for c in differing if (c.verdict, c.group, c.length) == (verdict, group, length)]
         members.sort(key=lambda c: -abs(c.interval.mean))

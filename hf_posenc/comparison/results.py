@@ -4,9 +4,11 @@
 without a score: the inputs are longer than the scheme's table.
 """
 
+import contextlib
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +18,39 @@ from ..errors import UserError, check_writable, one_line
 from ..files import WRITING, expanded, finite, write_json, write_text
 from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
+from .statistics import check_power
 
-PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
+PLAN_NAME, TABLE_NAME, WRITTEN_NAME = "plan.json", "results.csv", "report.md"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME, LOCKS_NAME = "runs", "trials", "baselines", ".locks"
+FAILURES_NAME = "failures"
+OLD = "**This report is old: there were runs after it. `hf-posenc report` writes it anew.**\n\n"
 _WHOLE = ("seed", "steps", "parameters")
 _KINDS = dict.fromkeys(_WHOLE, "Int64") | {"score": "float64"}
-_KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor"), "str")
+_KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor", "diverged"), "str")
 COLUMNS = (
     *("task", "part", "length", "scheme", "seed", "metric", "score", "examples"),
     *("steps", "seconds", "parameters", "rate", "commit", "processor"),
 )
+_LATER = ("first_loss", "last_loss", "diverged")
+"""Columns that tables before 2026-12 don't have: the training loss, and why a run counts with the majority's score."""
 
 
-def record_plan(plan: Plan, folder: Path) -> None:
-    """Writes the plan into a results folder, with the tasks, schemes and seeds that are there already.
+def joined_plan(plan: Plan, folder: Path) -> Plan:
+    """The plan with the tasks, schemes and seeds that a results folder has already.
 
     Raises:
-        UserError: the folder holds another plan's results, or an input has changed.
+        UserError: the folder holds another plan's results, an input has changed, or the tests could find nothing.
     """
     plan = plan.recorded()
     if (folder / PLAN_NAME).exists():
         plan = load_plan(folder).extended(plan, str(folder))
-    write_json(folder / PLAN_NAME, plan.to_dict())
+    check_power(plan)
+    return plan
+
+
+def record_plan(plan: Plan, folder: Path) -> None:
+    """Writes the joined plan into a results folder; see `joined_plan`."""
+    write_json(folder / PLAN_NAME, joined_plan(plan, folder).to_dict())
 
 
 def check_folder(folder: Path) -> None:
@@ -82,6 +95,34 @@ def result_path(folder: Path, of: Task | PlannedRun) -> Path:
 def write_result(folder: Path, plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> None:
     """Writes the JSON of a run or of a task's baselines, whole or not at all, with a hash of itself and the plan."""
     write_json(result_path(folder, of), {**result, "hash": _hash(plan, of, finite(result))})
+    (folder / FAILURES_NAME / f"{of.name}.json").unlink(missing_ok=True)
+
+
+def write_failure(folder: Path, run: PlannedRun, reason: str) -> None:
+    """Keeps why a run failed, until it is made; of an absolute path the last name."""
+    reason = re.sub(r"(?<![\w/])/(?:[^\s'\"/]+/)+", "", reason)
+    with contextlib.suppress(OSError):  # the disk may be full
+        write_json(folder / FAILURES_NAME / f"{run.name}.json", {"reason": reason})
+
+
+def read_failures(folder: Path, plan: Plan) -> dict[str, str]:
+    """Why runs failed that haven't been made since, by their names in the plan's order."""
+    reasons = {}
+    for run in plan.work():
+        path = folder / FAILURES_NAME / f"{run.name}.json"
+        if path.is_file():
+            try:
+                reasons[run.name] = str(json.loads(path.read_text(encoding="utf-8"))["reason"])
+            except (ValueError, LookupError, TypeError, RecursionError):
+                reasons[run.name] = f"{path.name} can't be read"
+    return reasons
+
+
+def mark_report(folder: Path) -> None:
+    """Writes on the folder's report that it is old."""
+    path = folder / WRITTEN_NAME
+    if path.is_file() and not (text := path.read_text(encoding="utf-8")).startswith(OLD):
+        write_text(path, OLD + text)
 
 
 def read_result(folder: Path, plan: Plan, of: Task | PlannedRun) -> dict[str, Any]:
@@ -107,7 +148,8 @@ def read_result(folder: Path, plan: Plan, of: Task | PlannedRun) -> dict[str, An
 
 
 def _hash(plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> str:
-    content = [plan.settings(of if isinstance(of, Task) else of.task), result]
+    settings = plan.settings(of if isinstance(of, Task) else of.task)
+    content = [settings, None if isinstance(of, Task) else plan.scheme_kwargs.get(of.scheme), result]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -119,8 +161,21 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, list[str]]:
     """
     folder, plan = Path(expanded(folder)), load_plan(folder)
     table = _read_csv(folder / TABLE_NAME, _table_text(folder, plan))
+    table = table[table["seed"].isna() | table["scheme"].isin(plan.schemes)].reset_index(drop=True)
     there = set(zip(table["task"], table["scheme"], table["seed"], strict=True))
     return table, [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
+
+
+def unnamed_schemes(folder: Path, plan: Plan) -> list[str]:
+    """The schemes of which a folder has runs, but which its plan doesn't name."""
+    if (folder / RUNS_NAME).is_dir():
+        stems = [path.stem for path in (folder / RUNS_NAME).glob("*.json")]
+        names = {match[1] for stem in stems if (match := re.fullmatch(r"[\w.]+?-(.+)-seed\d+", stem))}
+    elif (path := folder / TABLE_NAME).is_file():
+        names = set(_read_csv(path, path.read_text(encoding="utf-8")).dropna(subset="seed")["scheme"])
+    else:
+        names = set()
+    return sorted(names.difference(plan.schemes))
 
 
 def no_table() -> pd.DataFrame:
@@ -147,7 +202,7 @@ def _gather(folder: Path, plan: Plan) -> str:
     if lost := [task.name for task in plan.tasks if "rows" not in read_result(folder, plan, task)]:
         raise UserError(f"The baselines of {lost[0]!r} are missing in {str(folder)!r}. Run `hf-posenc compare` again.")
     rows = [row for of in measured for row in read_result(folder, plan, of).get("rows", ())]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_WHOLE, "Int64")).to_csv(index=False)
+    return pd.DataFrame(rows, columns=[*COLUMNS, *_LATER]).astype(dict.fromkeys(_WHOLE, "Int64")).to_csv(index=False)
 
 
 def _read_csv(path: Path, text: str) -> pd.DataFrame:
@@ -161,4 +216,4 @@ def _read_csv(path: Path, text: str) -> pd.DataFrame:
         raise UserError(f"{str(path)!r} is no table of results: the column {lacking[0]!r} is missing.")
     if cut := [*table.index[table["examples"].isna() | (table["seed"].notna() & table["processor"].isna())]]:
         raise UserError(f"{str(path)!r} is damaged: line {cut[0] + 2} isn't whole.")
-    return table
+    return table.reindex(columns=[*COLUMNS, *_LATER])

@@ -2,11 +2,12 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from ..checkpoints.loading import position_limit
 from ..checkpoints.tokenizers import check_ids
 from ..checkpoints.trainer_checkpoints import checkpoints
 from ..conversion.loading import load_source
-from ..errors import UserError, user_errors
+from ..errors import Diverged, UserError, user_errors
 from ..finetuning.start import check_start
 from ..finetuning.train import TrainingResult, fine_tune
 from ..inference.logits import logits_of
@@ -26,10 +27,15 @@ from ..schemes.scheme_file import register_scheme
 from ..training.recipe import default_learning_rate
 from ..training.run_folder import OPTIONS_NAME
 from .plan import Plan, PlannedRun
+from .statistics import above_majority
 from .tasks import TaskData
 
 _TEST_TOKENS = 16_384
 """Tokens of a test batch, padding included: longer inputs come in smaller batches."""
+RISEN = 1.05
+"""The loss has risen where the mean over the last twentieth of the steps is so many times that over the first one."""
+NOT_FINITE = "a loss that isn't finite"
+HAS_RISEN = "a training loss above its start"
 
 
 def run_options(plan: Plan, run: PlannedRun) -> dict[str, Any]:
@@ -77,9 +83,17 @@ def _read_whole(checkpoint: str, options: Options) -> None:
 
 
 def run_one(
-    data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, learning_rate: float | None = None
+    data: TaskData,
+    run: PlannedRun,
+    work: Path,
+    tokenizer: Path,
+    learning_rate: float | None = None,
+    majority: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Trains and tests one model; returns its rows of the results. An interrupted training resumes.
+
+    A run that diverged has the majority's rows, and says so: with a loss that isn't finite, or with one that ended
+    above its start (see `RISEN`) where no score is above the majority's.
 
     Args:
         data: of the task, for all runs of the plan.
@@ -87,13 +101,13 @@ def run_one(
         work: the folder of its checkpoints, then of its model.
         tokenizer: the folder of the one of generated data.
         learning_rate: what was found for it. None: the plan's, or the default.
+        majority: the majority's rows of the results of the task. A trial has none.
 
     Raises:
         Interrupted: Ctrl-C; the checkpoint is in `work`.
         UserError: something is wrong with the data or the options.
     """
     started = time.time()
-    code = commit()
     plan = data.plan
     options = {**run_options(plan, run), "output": str(work)}
     if run.task.is_generated:
@@ -103,23 +117,47 @@ def run_one(
     if not options["resume"]:
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = {"train": data.training_rows(run)}
-    # The baselines are measured once for all runs of a task.
-    trained = fine_tune(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
-    tested = list(_test(data, run, trained))
-    if not tested:
-        raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
     shared = {
         "task": run.task.name,
         "scheme": run.scheme,
         "seed": run.seed,
-        "steps": max((entry.get("step", 0) for entry in trained.report.history), default=0),
-        "seconds": round(time.time() - started, 1),
-        "parameters": trained.report.parameters,
         "rate": rate,
-        "commit": (code or "")[:12],
+        "commit": (commit() or "")[:12],
         "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
     }
-    return [{**shared, **row} for row in tested]
+    try:
+        # The baselines are measured once for all runs of a task.
+        trained = fine_tune(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
+    except Diverged:
+        return _diverged(majority, {**shared, "seconds": round(time.time() - started, 1)}, NOT_FINITE)
+    tested = list(_test(data, run, trained))
+    if not tested:
+        raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
+    history = trained.report.history
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    shared |= {
+        "steps": max((entry.get("step", 0) for entry in history), default=0),
+        "seconds": round(time.time() - started, 1),
+        "parameters": trained.report.parameters,
+        "first_loss": losses[0] if losses else None,
+        "last_loss": losses[-1] if losses else None,
+    }
+    made = [{**shared, **row} for row in tested]
+    has_risen = losses and losses[-1] > RISEN * losses[0]
+    if has_risen and majority and not _is_above(made, majority, plan.home_length):
+        return _diverged(majority, shared, HAS_RISEN)
+    return made
+
+
+def _diverged(majority: Sequence[dict[str, Any]], shared: dict[str, Any], reason: str) -> list[dict[str, Any]]:
+    """The majority's rows as those of a run."""
+    return [{**row, **shared, "diverged": reason} for row in majority]
+
+
+def _is_above(made: list[dict[str, Any]], majority: Sequence[dict[str, Any]], length: int) -> bool:
+    """True where a run is above the majority's answers at a length."""
+    counted = above_majority(pd.DataFrame([*majority, *made]), made[0]["task"], made[0]["scheme"], length)
+    return counted is None or counted[0] > 0
 
 
 def rate_of_run(plan: Plan, run: PlannedRun) -> float:

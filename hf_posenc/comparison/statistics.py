@@ -4,29 +4,34 @@ Every run of a task is tested on the same examples, so that intervals and verdic
 like those that ran.
 
 - **A mean** over n seeds has the interval of Student's t, with n - 1 degrees of freedom.
-- **A contrast** compares two schemes on a group of T tasks. In each task the differences are paired by seed; s is their
-  standard deviation and n their number. Over the group
+- **A contrast** compares two schemes on a group of T tasks, by Welch's test (1947) on seeds. In each task a scheme has
+  n scores with the standard deviation s. Over the group
 
-      mean = sum(means of the tasks) / T
-      v = sum(s^2 / n) / T^2
+      difference = sum(mean of one scheme - mean of the other) / T      over tasks
+      v = sum(s^2 / n) / T^2                                            over tasks and both schemes
       degrees of freedom = (sum s^2 / n)^2 / sum((s^2 / n)^2 / (n - 1))      (Satterthwaite 1946)
 
-  and mean / sqrt(v) is compared with Student's t. Each task keeps its own spread. There is no test where no difference
-  varies, nor with fewer than 5 seeds where some runs of the two aren't above the majority: where learning is all or
-  none, few runs agree by chance.
-- **All contrasts of a report are one family**, corrected by Holm's step-down rule (1979).
-- **What could have been found**: the true gap that the test finds in 80 % of cases at the level .05 / m, m being the
-  number of contrasts, by the noncentral t; and how many seeds would find the gap that was measured.
+  and difference / sqrt(v) is compared with Student's t. Tasks of the same data share a seed's rows: they are averaged
+  by seed first, and are one task. There is no test where no score varies, nor with fewer than 5 seeds where some runs
+  of the two aren't above the majority: where learning is all or none, few runs agree by chance.
+- **One correction** for tests, intervals and equivalence, over the m contrasts that are planned: Bonferroni. A p-value
+  is multiplied by m, an interval has the level 1 - .05 / m. So all intervals hold at once in 95 % of reports, and a
+  scheme is better or worse exactly where its interval excludes 0.
+- **Equivalence**: a scheme is within a margin, which the plan fixes, where its interval lies inside of it.
+- **What can be found**: the true difference that such a test of two schemes finds in 80 % of cases, for one spread of
+  all schemes: the pooled one of the runs, or before them in units of it.
 - **k of n**: how many runs are above the majority's answers. For an accuracy by the binomial test, for a Matthews
   correlation R of N examples by R sqrt(N), which is about normal for the majority; one-sided, p < .001.
 
+A plan with `test: paired` (all before 2026-12) keeps what it was planned with: differences paired by seed stand for the
+scores of the two schemes, p-values are corrected by Holm's step-down rule (1979), and each interval is one of 95 %.
+
 How far to trust it, by 20,000 simulated reports each (10 schemes that are alike, 17 contrasts, 3, 5 and 8 seeds, 1 to 3
-tasks): a report has a false finding in 2 to 5 % where tasks have one spread, in 4 to 9 % where one task's spread is 25
-times another's, in 3 to 4 % where each run learns a task or stays at chance, in half of the cases each (5 and 8 seeds).
-95 % intervals of differences hold the truth in 94 to 98 % of cases.
+tasks): a report has a false finding in 2 to 4 % where tasks have one spread or one task's is 25 times another's, in 2
+to 6 % where one scheme's spread is 25 times another's, in 3 to 5 % where each run learns a task or stays at chance, in
+half of the cases each (5 and 8 seeds; with 3 in up to 30 %, which is why they aren't tested).
 """
 
-import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,24 +43,32 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from .baselines import MAJORITY
-from .plan import Plan
+from ..data.reading import counted
+from ..errors import UserError
+from .plan import MAJORITY, Plan
 
 ALPHA, POWER = 0.05, 0.8
 ABOVE_MAJORITY = 0.001
 """The level of "above the majority"."""
 FEW_SEEDS = 5
 """With fewer, schemes aren't compared where some of their runs aren't above the majority."""
-MOST_SEEDS = 100
-"""So many seeds at most are proposed."""
+LARGEST_GAP = 4.0
+"""A plan has to find some difference of so many standard deviations."""
+ONE_SEED = "no test: one seed"
+NOTHING_VARIES = "no test: no score varies"
 UNLEARNED = f"no test: fewer than {FEW_SEEDS} seeds, and not all learned"
+_DRAWS = 4000
+"""Of spreads, by which power is computed."""
 _TINY = 1e-12
 """Errors below are the rounding of float64."""
+
+Scores = Mapping[int, float]
+"""The scores of a scheme in a task, by seed."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds, and the ends of its 95 % interval; None where there is one seed."""
+    """A mean over seeds, and the ends of its interval; None where there is none."""
 
     mean: float
     low: float | None
@@ -74,11 +87,11 @@ class Contrast:
     p: float | None = None
     """As it is; None: there is no test."""
     corrected: float | None = None
-    """By Holm's rule, over all contrasts of the report."""
-    gap: float | None = None
-    """The true gap that is found in 80 % of cases."""
-    seeds: int | None = None
-    """How many seeds would find the gap that was measured; 101: more than 100."""
+    """For all contrasts of the report."""
+    margin: float | None = None
+    """Of equivalence."""
+    untested: str = ""
+    """Why there is no test."""
 
     @property
     def is_found(self) -> bool:
@@ -86,14 +99,21 @@ class Contrast:
         return self.corrected is not None and self.corrected < ALPHA
 
     @property
+    def is_within(self) -> bool:
+        """True where the two differ by less than the margin."""
+        ends = (self.interval.low, self.interval.high)
+        if self.margin is None or self.untested:
+            return False
+        return all(end is not None and abs(end) < self.margin for end in ends)
+
+    @property
     def verdict(self) -> str:
-        """`better`, `worse`, `not decided`, or why there is no test."""
-        if self.corrected is None:
-            if self.interval.low is None:
-                return "no test: one seed"
-            varies = self.interval.low < self.interval.mean
-            return UNLEARNED if varies else "no test: no difference varies"
-        return ("better" if self.interval.mean > 0 else "worse") if self.is_found else "not decided"
+        """`better`, `worse`, `within` the margin, or both, `not decided`, or why there is no test."""
+        if self.untested:
+            return self.untested
+        words = [("better" if self.interval.mean > 0 else "worse")] if self.is_found else []
+        words += [f"within {self.margin:g}"] if self.is_within else []
+        return ", ".join(words) or "not decided"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -119,7 +139,7 @@ def group_scores(table: pd.DataFrame, tasks: Sequence[str], scheme: str, length:
     return {seed: fmean(values[seed] for values in of_tasks) for seed in seeds}
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+def paired(first: Scores, second: Scores) -> list[float]:
     """The differences of scores by seed, of the seeds that both have."""
     return [first[seed] - second[seed] for seed in first if seed in second]
 
@@ -152,74 +172,110 @@ def tested_lengths(plan: Plan) -> tuple[int, ...]:
     return tuple(dict.fromkeys((plan.home_length, plan.lengths[-1])))
 
 
+def count_tests(plan: Plan) -> int:
+    """The number of planned contrasts, for which tests and intervals are corrected."""
+    return len(plan.tested_groups) * len(tested_lengths(plan)) * len(pairs(plan))
+
+
 def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     """The planned contrasts of a comparison, corrected together."""
-    made, tested = [], []
+    made = []
     for (group, tasks), length in product(plan.tested_groups.items(), tested_lengths(plan)):
-        of_scheme = {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
+        scored = _scored(plan, table, tasks, length)
         for scheme, reference in pairs(plan):
-            differences = list(map(paired, of_scheme[scheme], of_scheme[reference]))
-            if not all(differences):
+            compared = _samples(plan, scored[scheme], scored[reference])
+            if not all(compared):
                 continue
-            interval, p = mean_difference(differences)
+            if plan.test == "paired":
+                interval, p = mean_difference(compared)
+            else:
+                interval, p = welch(compared[::2], compared[1::2], ALPHA / count_tests(plan))
             counts = (above_majority(table, *where, length) for where in product(tasks, (scheme, reference)))
-            few = min(map(len, differences)) < FEW_SEEDS
-            if few and any(count is not None and count[0] < count[1] for count in counts):
+            untested = ""
+            if min(map(len, compared)) < 2:
+                untested = ONE_SEED
+            elif p is None:
+                untested = NOTHING_VARIES
+            elif min(map(len, compared)) < FEW_SEEDS and any(k is not None and k[0] < k[1] for k in counts):
+                untested = UNLEARNED
+                interval = Interval(interval.mean, None, None)
                 p = None
-            made.append(Contrast(group, length, scheme, reference, interval, p))
-            tested.append(differences)
-    level = ALPHA / max(1, sum(contrast.p is not None for contrast in made))
-    for place, contrast in enumerate(made):
-        if contrast.p is not None:
-            gap, seeds = power(tested[place], level)
-            made[place] = replace(contrast, gap=gap, seeds=seeds)
-    return _corrected(made)
+            made.append(Contrast(group, length, scheme, reference, interval, p, margin=plan.margin, untested=untested))
+    return _by_holm(made) if plan.test == "paired" else _by_bonferroni(made, count_tests(plan))
+
+
+def _scored(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) -> dict[str, list[Scores]]:
+    """The scores of each scheme in each task; of tasks that share their data the means by seed, as of one task."""
+    if _share_data(plan, tasks):
+        return {scheme: [group_scores(table, tasks, scheme, length)] for scheme in plan.schemes}
+    return {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
+
+
+def _share_data(plan: Plan, tasks: Sequence[str]) -> bool:
+    """True where a seed's runs of several tasks aren't independent, so that they count as one."""
+    data = [task.data for task in plan.tasks if task.name in tasks]
+    return plan.test == "welch" and len(set(data)) < len(data)
+
+
+def _samples(plan: Plan, first: Sequence[Scores], second: Sequence[Scores]) -> list[list[float]]:
+    """Lists what varies over seeds in each task: differences of pairs, or the scores of a scheme, then of the other."""
+    if plan.test == "paired":
+        return list(map(paired, first, second))
+    return [list(values.values()) for of_task in zip(first, second, strict=True) for values in of_task]
 
 
 def mean_difference(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
-    """The mean of a group with its interval and p-value; no p-value with one seed, or where no difference varies.
+    """The mean of a group with its 95 % interval and p-value; see `welch`.
 
     Args:
         differences: paired by seed, for each task of the group: a scheme's scores minus another's.
     """
-    mean = fmean(map(fmean, differences))
-    if min(map(len, differences)) < 2:
+    return _tested(fmean(map(fmean, differences)), differences, len(differences), ALPHA)
+
+
+def welch(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], level: float = ALPHA
+) -> tuple[Interval, float | None]:
+    """One scheme minus another with its interval and p-value; no p-value with one seed, or where nothing varies.
+
+    Args:
+        first, second: the scores of each scheme over seeds, for each task of the group.
+        level: of the interval, which holds the truth in all but this share of cases.
+    """
+    mean = fmean(map(fmean, first)) - fmean(map(fmean, second))
+    return _tested(mean, [*first, *second], len(first), level)
+
+
+def _tested(mean: float, samples: Sequence[Sequence[float]], tasks: int, level: float) -> tuple[Interval, float | None]:
+    """The mean over tasks, whose error comes from the samples, with its interval and p-value."""
+    if min(map(len, samples)) < 2:
         return Interval(mean, None, None), None
-    error, freedom = _error(differences)
+    seeds = np.array([len(values) for values in samples])
+    error, freedom = _error(np.array([np.var(values, ddof=1) for values in samples]) / seeds, seeds, tasks)
     if error < _TINY:
         return Interval(mean, mean, mean), None
-    half = float(stats.t.ppf(1 - ALPHA / 2, freedom)) * error
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
     return Interval(mean, mean - half, mean + half), float(2 * stats.t.sf(abs(mean) / error, freedom))
 
 
-def power(differences: Sequence[Sequence[float]], level: float) -> tuple[float, int]:
-    """The true gap that a test at a level finds in 80 % of cases, and the seeds that would find the measured one.
+def _error(parts: np.ndarray, seeds: Any, tasks: int) -> tuple[Any, Any]:
+    """The standard error of a mean over tasks, and its degrees of freedom.
 
-    More than 100 seeds count as 101.
+    Args:
+        parts: the variance of each sample's mean, in the last axis.
+        seeds: how many each sample has, or all.
+        tasks: how many the mean is over.
     """
-    mean = abs(fmean(map(fmean, differences)))
-    seeds = bisect.bisect_left(
-        range(MOST_SEEDS + 1), True, lo=2, key=lambda n: _gap(*_error(differences, n), level) <= mean
-    )
-    return _gap(*_error(differences), level), seeds
+    total = parts.sum(-1)
+    with np.errstate(invalid="ignore"):  # where nothing varies
+        return np.sqrt(total) / tasks, total**2 / (parts**2 / (seeds - 1)).sum(-1)
 
 
-def _error(differences: Sequence[Sequence[float]], seeds: int | None = None) -> tuple[float, float]:
-    """The standard error of a group's mean, and its degrees of freedom; with so many seeds (None: as many as ran)."""
-    counts = [seeds or len(values) for values in differences]
-    parts = [float(np.var(values, ddof=1)) / n for values, n in zip(differences, counts, strict=True)]
-    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
-    return math.sqrt(sum(parts)) / len(parts), sum(parts) ** 2 / below if below else math.nan
+def _by_bonferroni(made: Sequence[Contrast], tests: int) -> list[Contrast]:
+    return [c if c.p is None else replace(c, corrected=min(1.0, c.p * tests)) for c in made]
 
 
-def _gap(error: float, freedom: float, level: float) -> float:
-    """The true gap that a test at a level finds in 80 % of cases."""
-    bar = stats.t.ppf(1 - level / 2, freedom)
-    most = 10 * bar + 10
-    return error * float(optimize.brentq(lambda gap: stats.nct.sf(bar, freedom, gap) - POWER, 0, most))
-
-
-def _corrected(made: Sequence[Contrast]) -> list[Contrast]:
+def _by_holm(made: Sequence[Contrast]) -> list[Contrast]:
     """The same with corrected p-values: the k-th smallest of m, times m - k + 1, never falling."""
     tested = sorted((contrast for contrast in made if contrast.p is not None), key=lambda contrast: contrast.p or 0)
     largest, values = 0.0, {}
@@ -229,17 +285,86 @@ def _corrected(made: Sequence[Contrast]) -> list[Contrast]:
     return [replace(contrast, corrected=values.get(id(contrast))) for contrast in made]
 
 
+def smallest_gaps(plan: Plan, table: pd.DataFrame | None = None) -> dict[tuple[str, int], float]:
+    """The true difference that a test with all seeds finds in 80 % of cases, by group and length.
+
+    Args:
+        plan: with two seeds or more.
+        table: the results, whose spread in each task is pooled over schemes. None: in standard deviations.
+    """
+    gaps = {}
+    for (group, tasks), length in product(plan.tested_groups.items(), tested_lengths(plan)):
+        if table is None:
+            variances = [1.0] * (1 if _share_data(plan, tasks) else len(tasks))
+        else:
+            variances = _pooled(plan, _scored(plan, table, tasks, length))
+        if any(variances):
+            gaps[group, length] = _gap(plan, variances, len(plan.seeds))
+    return gaps
+
+
+def _pooled(plan: Plan, scored: Mapping[str, Sequence[Scores]]) -> list[float]:
+    """The variance in each task, pooled over the schemes, or over the differences of pairs, that vary there."""
+    if plan.test == "paired":
+        by_task = zip(*(_samples(plan, scored[first], scored[second]) for first, second in pairs(plan)), strict=True)
+    else:
+        by_task = zip(*([list(values.values()) for values in of_scheme] for of_scheme in scored.values()), strict=True)
+    variances = []
+    for samples in by_task:
+        varying = [sample for sample in samples if len(sample) > 1 and np.var(sample) > _TINY**2]
+        below = sum(len(sample) - 1 for sample in varying)
+        variances.append(sum(float(np.var(s, ddof=1)) * (len(s) - 1) for s in varying) / below if below else 0.0)
+    return variances
+
+
+def _gap(plan: Plan, variances: Sequence[float], seeds: int) -> float:
+    """The true difference that is found in 80 % of cases with these variances of tasks."""
+    spreads = np.tile(variances, 1 if plan.test == "paired" else 2) / seeds
+    error = math.sqrt(spreads.sum()) / len(variances)
+    # A mean doesn't depend on the spread that its sample has: that of scores is drawn, and the rest is computed.
+    drawn = np.random.default_rng(0).chisquare(seeds - 1, (_DRAWS, len(spreads))) / (seeds - 1) * spreads
+    errors, freedom = _error(drawn, seeds, len(variances))
+    bars = stats.t.ppf(1 - ALPHA / count_tests(plan) / 2, freedom) * errors
+    return float(
+        optimize.brentq(lambda gap: stats.norm.sf((bars - gap) / error).mean() - POWER, 0, bars.max() + 10 * error)
+    )
+
+
 def what_can_be_found(plan: Plan) -> str:
     """A sentence on what so many seeds can find, before anything is run."""
-    tests, seeds = len(plan.tested_groups) * len(tested_lengths(plan)) * len(pairs(plan)), len(plan.seeds)
+    tests = count_tests(plan)
+    seeds = len(plan.seeds)
     if not tests:
         return "Nothing is compared."
     if seeds < 2:
         return "One seed gives no intervals and no tests: give 2 seeds or more."
-    tasks = max(map(len, plan.tested_groups.values()))
-    freedom = tasks * (seeds - 1)
-    gap = _gap(1 / math.sqrt(seeds * tasks), freedom, ALPHA / tests)
+    gaps = {group: gap for (group, _), gap in smallest_gaps(plan).items()}
+    of_groups = ", ".join(f"{gap:.1f} on {group}" for group, gap in gaps.items()) if len(gaps) > 1 else ""
+    least = of_groups or f"{min(gaps.values()):.1f}"
+    whose = "the differences of pairs" if plan.test == "paired" else "a scheme's scores in a task"
     return (
-        f"With {seeds} seeds and {tests} {'test' if tests == 1 else 'tests'} a gap must exceed {gap:.1f} standard "
-        f"deviations{' of one task' if tasks > 1 else ''} to be found in 4 of 5 cases."
+        f"With {seeds} seeds and {tests} {'test' if tests == 1 else 'tests'} a difference must exceed {least} standard "
+        f"deviations (of {whose}, over seeds) to be found in 4 of 5 cases."
+    )
+
+
+def check_power(plan: Plan) -> None:
+    """Refuses a plan that could find nothing; one of one seed, which has no tests, says so itself.
+
+    Raises:
+        UserError: naming the seeds that it needs.
+    """
+    if len(plan.seeds) < 2 or not count_tests(plan) or plan.test == "paired":
+        return
+    gap = min(smallest_gaps(plan).values())
+    if gap <= LARGEST_GAP:
+        return
+    needed = len(plan.seeds)
+    while min(smallest_gaps(replace(plan, seeds=tuple(range(needed)))).values()) > LARGEST_GAP:
+        needed += 1
+    raise UserError(
+        f"is too few for {counted(count_tests(plan), 'test')}: no difference below {gap:.1f} standard deviations of a "
+        f"scheme's scores would be found. Give {needed} seeds, fewer schemes, or 1 seed, which gives no tests.",
+        parameter="seeds",
+        value=len(plan.seeds),
     )

@@ -1,6 +1,6 @@
 """The results of a comparison in numbers: columns of scores, their intervals and the tests."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -8,10 +8,11 @@ from statistics import fmean
 import pandas as pd
 
 from ..files import expanded
+from ..markdown import code, plain
 from . import statistics
 from .baselines import BASELINES
 from .plan import Plan
-from .results import load_plan, read_table
+from .results import load_plan, read_failures, read_table, unnamed_schemes
 from .statistics import Interval
 
 
@@ -38,10 +39,11 @@ class Summary:
 
     Attributes:
         folder: where the results are.
-        plan: what was compared: of the seeds only those without a missing run, unless each lacks one.
-        table: the results of these seeds.
+        plan: what was compared.
+        table: the results; a scheme has those seeds that were run.
         missing: the runs of the plan that are missing, by their names.
-        is_whole: whether all compared seeds have all runs.
+        failed: those of them that failed, and trials that did, with the reason.
+        unnamed: schemes that the folder has runs of, and the plan doesn't name.
         contrasts: the tests.
         baselines: those that were measured.
         order: the schemes, the best mean first.
@@ -49,13 +51,12 @@ class Summary:
 
     def __init__(self, folder: Path, plan: Plan, table: pd.DataFrame, missing: list[str]) -> None:
         """Takes all results of a folder."""
-        self.folder, self.plan, self.table, self.missing = folder, plan, table, missing
-        lacking = {run.seed for run in plan.runs() if run.name in missing}
-        whole = tuple(seed for seed in self.plan.seeds if seed not in lacking)
-        self.is_whole = bool(whole)
-        if lacking and whole:  # else a mean over some seeds would stand beside one over others
-            self.plan = replace(self.plan, seeds=whole)
-            self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(whole)]
+        self.folder = folder
+        self.plan = plan
+        self.table = table
+        self.missing = missing
+        self.failed = read_failures(folder, plan)
+        self.unnamed = unnamed_schemes(folder, plan)
         self.contrasts = statistics.contrasts(self.plan, self.table)
         self.baselines = [name for name in BASELINES if (self.table["scheme"] == name).any()]
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
@@ -70,6 +71,18 @@ class Summary:
             UserError: it holds no results, or damaged ones.
         """
         return cls(Path(expanded(folder)), load_plan(folder), *read_table(folder))
+
+    @property
+    def has_runs(self) -> bool:
+        """True where there is a run."""
+        return bool(self.table["seed"].notna().any())
+
+    @property
+    def diverged(self) -> list[str]:
+        """The runs that diverged, by scheme, task and reason, in words."""
+        rows = self.table.dropna(subset="diverged").drop_duplicates(["task", "scheme", "seed"])
+        counts = rows.groupby(["scheme", "task", "diverged"], sort=False).size()
+        return [f"{code(scheme)} on {plain(task)} ({n} with {why})" for (scheme, task, why), n in counts.items()]
 
     def column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
         """The mean over some tasks at a length, or one part of a task."""

@@ -1,7 +1,11 @@
 """The tables of a report, in Markdown."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import pandas as pd
+
+from ..data.reading import counted
 from ..markdown import code, markdown_table, plain
 from . import statistics
 from .statistics import Contrast, Interval
@@ -32,7 +36,7 @@ def score_table(summary: Summary, columns: Sequence[Column], cost: bool = False)
         seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
         for name, row in rows.items():
             has_runs = name in summary.order and name in seconds
-            row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if has_runs else ["", ""]
+            row += [f"{seconds[name]:,.0f}", _whole(weights[name])] if has_runs else ["", ""]
     lines = [*rows.values()]
     lines[len(summary.baselines) : len(summary.baselines)] = [["—"] * len(head)] * bool(summary.baselines)
     return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
@@ -44,10 +48,16 @@ def _cell(summary: Summary, column: Column, name: str) -> str:
         rows = summary.table[(summary.table["scheme"] == name) & (summary.table["length"] == column.length)]
         return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
     text = f"{column.means[name]:.3f}"
+    if name in summary.plan.schemes and (seeds := len(column.scores[name])) < len(summary.plan.seeds):
+        text += f" ({counted(seeds, 'seed')})"
     if name in summary.plan.schemes and len(column.tasks) == 1 and column.part is None:
         count = statistics.above_majority(summary.table, column.tasks[0], name, column.length)
         text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
     return text
+
+
+def _whole(number: Any) -> str:
+    return "" if pd.isna(number) else f"{number:,}"  # every run of it diverged
 
 
 def test_table(summary: Summary) -> str:
@@ -75,8 +85,12 @@ def difference_table(summary: Summary) -> str | None:
     for name in (name for name in summary.order if name != reference):
         rows.append([code(name)])
         for column in columns:
-            pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(reference, {}))
-            rows[-1].append(difference(statistics.mean_difference([pairs])[0]) if pairs else "")
+            first, second = column.scores.get(name, {}), column.scores.get(reference, {})
+            pairs = statistics.paired(first, second)
+            made = statistics.mean_difference([pairs])[0] if pairs else None
+            if summary.plan.test == "welch" and first and second:
+                made = statistics.welch([[*first.values()]], [[*second.values()]])[0]
+            rows[-1].append(difference(made) if made else "")
     return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
 
 
@@ -93,13 +107,16 @@ def difference(interval: Interval) -> str:
 
 
 def outcome(contrast: Contrast) -> str:
-    """A verdict with its p-value, the gap that is found and, where nothing was, how many seeds would."""
-    if contrast.corrected is None or contrast.gap is None or contrast.seeds is None:
-        return contrast.verdict
-    needed = "" if contrast.is_found else f"; {at_most(contrast.seeds, statistics.MOST_SEEDS)} seeds"
-    return f"{contrast.verdict} (p {contrast.corrected:.2g}; gap {at_most(contrast.gap, 1)}{needed})"
+    """A verdict with its p-value."""
+    return contrast.verdict if contrast.corrected is None else f"{contrast.verdict} (p {contrast.corrected:.2g})"
 
 
-def at_most(value: float, most: int) -> str:
-    """A gap or a number of seeds; `over 1`, `over 100`."""
-    return f"over {most}" if value > most else str(value) if isinstance(value, int) else f"{value:.3f}"
+def gaps_in_words(summary: Summary) -> str:
+    """The smallest difference that is found in each group, and at each length: `0.023 on order, over 1 on words`."""
+    lengths = statistics.tested_lengths(summary.plan)
+    gaps = statistics.smallest_gaps(summary.plan, summary.table)
+    return ", ".join(
+        f"{'over 1' if gap > 1 else f'{gap:.3f}'} on {plain(group)}"
+        + (f" at {length:,} tokens" if len(lengths) > 1 else "")
+        for (group, length), gap in gaps.items()
+    )

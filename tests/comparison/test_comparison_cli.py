@@ -72,6 +72,14 @@ def test_the_scores_and_the_report_come_when_no_run_is_missing(run, tmp_path, pr
     assert "|  | halves | probes |" in out
     assert {line.split()[1] for line in out.splitlines() if line.startswith("| ")} >= {"`none`", "`rope`"}
     assert {"report.md", "scores.png", "results.csv"} <= {path.name for path in results.iterdir()}
+    pretended[0]["t5"] = RuntimeError("it rained")
+    code, out, _ = run(*words[:-1], "none,rope,t5")
+    text = (results / "report.md").read_text()
+    assert (code, f"The report is in {results / 'report.md'}" in out, text[:1]) == (1, True, "#")
+    assert "\n- `halves-t5-seed0`: RuntimeError: it rained\n" in text
+    with FileLock(results / ".locks" / "halves-t5-seed0.lock"):
+        code, out, _ = run(*words[:-1], "t5", "--seeds", "5")
+    assert (code, (results / "report.md").read_text().startswith("**This report is old: ")) == (1, True)
 
 
 def test_the_report_is_written_and_its_absence_explained(run, tmp_path):
@@ -86,9 +94,9 @@ def test_the_report_is_written_and_its_absence_explained(run, tmp_path):
 
 def test_the_function_returns_what_the_command_prints(tmp_path, pretended):
     pytest.importorskip("matplotlib")
-    fields = {"plan": "quick", "schemes": ("rope", "none"), "seeds": range(2), "output": tmp_path / "new"}
+    fields = {"plan": "quick", "schemes": ("rope", "none"), "seeds": range(3), "output": tmp_path / "new"}
     planned = hf_posenc.compare("probes", **fields, dry_run=True)
-    assert planned.runs == planned.missing == [f"probes-{name}-seed{n}" for n in (0, 1) for name in ("rope", "none")]
+    assert planned.runs == planned.missing == [f"probes-{name}-seed{n}" for n in range(3) for name in ("rope", "none")]
     assert (planned.table.empty, planned.findings, planned.folder.exists()) == (True, [], False)
     with pytest.raises(UserError, match="holds no run of its plan"):
         planned.report()
@@ -98,7 +106,7 @@ def test_the_function_returns_what_the_command_prints(tmp_path, pretended):
     made = hf_posenc.compare("probes", **fields)
     assert (made.failed, made.missing, made.runs) == ({}, [], planned.runs)
     numbers = {"length": 32, "difference": 0, "low": 0, "high": 0, "p": None}
-    words = {"tasks": "probes", "scheme": "rope", "reference": "none", "verdict": "no test: no difference varies"}
+    words = {"tasks": "probes", "scheme": "rope", "reference": "none", "verdict": "no test: no score varies"}
     assert made.findings == [{**words, **numbers}]
     assert str(made).startswith("|  | probes | 95 % interval |")
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}

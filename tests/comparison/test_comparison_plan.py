@@ -159,6 +159,11 @@ def test_plans_grow_and_are_not_mixed():
     with pytest.raises(UserError, match="differs in train_length .32 there, 40 here."):
         old.extended(toy(train_length=40), "here")
     assert (both.references, old.extended(toy(reference="rope"), "here").references) == (("none", "rope"), ("rope",))
+    stepped = toy(schemes=["none", "alibi"], scheme_kwargs={"alibi": {"learned": False}})
+    assert read_plan(stepped.to_dict(), schemes=["none"]).scheme_kwargs == {}
+    assert old.extended(stepped, "here").extended(new, "here").scheme_kwargs == stepped.scheme_kwargs
+    with pytest.raises(UserError, match=r"differs in scheme_kwargs of alibi \(.*False.* there, None here"):
+        stepped.extended(toy(schemes=["alibi"]), "here")
     with pytest.raises(UserError, match="differs in task .*order_near"):
         old.extended(toy(tasks=[{"data": "probes", "probes": ["order_near"]}]), "here")
 

@@ -13,8 +13,9 @@ from hf_posenc.comparison import Comparison, Summary, read_table
 from hf_posenc.comparison.baselines import BASELINES
 from hf_posenc.comparison.pictures import draw_report
 from hf_posenc.comparison.report import render_report, sentences
-from hf_posenc.comparison.results import write_table
+from hf_posenc.comparison.results import write_failure, write_table
 from hf_posenc.errors import UserError
+from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table, plain
 
 pytest.importorskip("matplotlib")
@@ -62,8 +63,8 @@ def test_the_table_has_the_baselines_above_a_line_and_the_best_scheme_first(text
 def test_a_stranger_learns_which_scheme_by_how_much_and_how_sure(text):
     lines = [line for line in text.splitlines() if line.startswith("- ")]
     assert re.fullmatch(
-        r"- \*\*order\*\*: `rope` has the highest mean of the schemes, 0.802; \+0.300 \[\+0.298, \+0.302\] against "
-        r"`none`, better; the next, `t5`, has -0.01\d \[\S+ \S+\] against it, worse. "
+        r"- \*\*order\*\*: `rope` has the highest mean of the schemes, 0.802; \+0.300 \[\+0.296, \+0.304\] against "
+        r"`none`, better; the next, `t5`, has -0.010 \[-0.014, -0.006\] against it, worse. "
         r"The best baseline, word pairs, has 0.750.",
         lines[0],
     ), lines[0]
@@ -73,7 +74,7 @@ def test_a_stranger_learns_which_scheme_by_how_much_and_how_sure(text):
     rows = [line for line in text.splitlines() if line.startswith("| order |")]
     assert len(rows) == 3 + 2  # at 32 and at 48 tokens, where `learned` can't be tested
     assert all(line.count("|") == 8 for line in rows)
-    assert re.search(r"\| `t5` \| \+0.29. \[\S+ \S+\] \| better \(p \S+; gap 0\.\d{3}\) \| -0.01", rows[2]), rows[2]
+    assert re.search(r"\| `t5` \| \+0.29. \[\S+ \S+\] \| better \(p \S+\) \| -0.01", rows[2]), rows[2]
 
 
 def test_other_lengths_stand_in_a_table_of_their_own(text):
@@ -99,6 +100,7 @@ def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
     text = render_report(Summary.of(made_up(tmp_path / "a", plan, level, majority=0.5)), [])
     assert "1 difference couldn't be tested: where some runs aren't above the majority, 3 seeds are so few that" in text
     assert "5 seeds would test what 3 can't." in text
+    assert re.search(r"\+0.30\d \| no test: fewer than 5 seeds, and not all learned \|", text)  # nor an interval
     assert legend in text
     text = render_report(Summary.of(made_up(tmp_path / "b", plan, level, majority=0.2)), [])
     assert "0/3" not in text
@@ -146,21 +148,38 @@ def test_missing_runs_are_named(tmp_path):
     (folder / "runs" / "probes-rope-seed1.json").unlink()
     (folder / "runs" / "probes-none-seed0.json").unlink()
     text = Comparison(folder).report().read_text()
-    assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
+    assert "**2 runs are missing. A scheme's scores and tests are of the seeds that it has.**" in text
     assert "\n- `probes-none-seed0`\n- `probes-rope-seed1`\n" in text
-    assert "no test: one seed" not in text  # the two have no seed in common
-    folder = made_up(tmp_path / "one", toy(seeds=3), level)
+    folder = made_up(tmp_path / "one", toy(schemes=["none", "rope", "t5"], seeds=4), level)
+    before = {(c.scheme, c.reference): c for c in Summary.of(folder).contrasts}
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    summary = Summary.of(folder)  # no mean over some seeds beside one over others
-    assert (summary.plan.seeds, set(summary.table["seed"].dropna())) == ((0, 2), {0, 2})
-    assert set(Comparison(folder).table["seed"].dropna()) == {0, 1, 2}
+    after = {(c.scheme, c.reference): c for c in Summary.of(folder).contrasts}
+    pair = ("t5", "none")  # which lacks nothing
+    assert after[pair].interval == before[pair].interval
+    assert after["rope", "none"].interval != before["rope", "none"].interval
+    write_failure(folder, Summary.of(folder).plan.runs()[4], "no *bananas* in '/home/me/b.csv'")
     text = Comparison(folder).report().read_text()
-    assert "2 schemes, 1 task with 64 training rows, 2 seeds: 4 runs" in text
-    assert text.index("**1 run is missing. Compared are the seeds that lack none: 0, 2.**") < text.index("| `rope` |")
+    assert "3 schemes, 1 task with 64 training rows, 4 seeds: 11 runs" in text
+    assert "\n- `probes-rope-seed1`: no \\*bananas\\* in 'b.csv'\n" in text
+    assert cells(text, "`rope`")[0] == "**0.802 (3 seeds)**"
+    assert text.index("**1 run is missing.") < text.index("| `rope` |")
     for path in (tmp_path / "runs").glob("*"):
         path.unlink()
     with pytest.raises(UserError, match="holds no run of its plan. Run `hf-posenc compare` first"):
         Comparison(tmp_path).report()
+
+
+def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
+    folder = made_up(tmp_path, toy(schemes=["none", "rope", "t5"], seeds=3), level)
+    write_json(folder / "plan.json", toy(seeds=3).to_dict())
+    for kept in ("runs", "a table"):
+        text = Comparison(folder).report().read_text()
+        assert "2 schemes, 1 task with 64 training rows, 3 seeds: 6 runs" in text, kept
+        assert "The folder has runs of more schemes, which the plan doesn't name: `t5`." in text
+        write_json(folder / "plan.json", toy(schemes=["none", "rope", "t5"], seeds=3).to_dict())
+        write_table(folder, folder)
+        write_json(folder / "plan.json", toy(seeds=3).to_dict())
+        shutil.rmtree(folder / "runs", ignore_errors=True)
 
 
 @pytest.mark.parametrize(

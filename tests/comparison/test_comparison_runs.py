@@ -33,7 +33,7 @@ from transformers import BertConfig, BertModel
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
-from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table
+from hf_posenc.comparison import Comparison, Summary, execute, executor, load_plan, read_plan, read_table
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
@@ -42,7 +42,7 @@ from hf_posenc.comparison.run import rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import Diverged, Interrupted, UserError
+from hf_posenc.errors import Interrupted, UserError
 from hf_posenc.machine import commit
 from hf_posenc.progress import Stop
 
@@ -121,16 +121,19 @@ def test_why_a_run_failed_holds_no_token(error, tmp_path, pretended):
     assert token not in f"{failed}{printed(console)}"
     assert "You sent hf_..." in failed["probes-rope-seed0"]
     assert "failed: " in printed(console)
+    assert "You sent hf_..." in Comparison(tmp_path).failed["probes-rope-seed0"]
 
 
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")
-    plan, console = toy(schemes=["none", "rope", "t5"], seeds=2), quiet()
+    plan, console = toy(schemes=["none", "rope", "t5"], seeds=2, test="paired"), quiet()
     first = execute(plan, tmp_path, console=console)
     assert len(first.done) == 4
     assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    assert "6 of 6 runs to make, about 0:00:06 here. With 2 seeds and 6 tests a gap must exceed" in printed(console)
+    assert "6 of 6 runs to make, about 0:00:06 here. With 2 seeds and 6 tests a difference must exceed" in printed(
+        console
+    )
     assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
     assert re.search(r"\[2 of 6\] probes-rope-seed0: failed: rope has no bananas", printed(console))
     del broken["rope"], made[:]
@@ -306,7 +309,7 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
 def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypatch):
     """All of them on data that are read once."""
     task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": ["test_long.jsonl"]}
-    plan = toy(**{**TEXT, "tasks": [task], "seeds": 2, "options": {**SMALL, "max_steps": 1}})
+    plan = toy(**{**TEXT, "tasks": [task], "seeds": 3, "test_lengths": [24], "options": {**SMALL, "max_steps": 1}})
     measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
     files = []
     for module in ("comparison.tasks", "data.sources"):
@@ -538,7 +541,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         ((0.7, 0.5, 0.7), 0.003),
         ((np.nan, 0.1, 0.1), 0.001),
         ((0.5, 0.5, "failed"), "1 trials of its learning rate failed"),
-        (("diverged",) * 3, "3 trials of its learning rate diverged"),
+        (("diverged",) * 3, 0.0003),
     ],
 )
 def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, scores, expected):
@@ -558,14 +561,32 @@ def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, sco
 def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pretended, monkeypatch):
     def diverges(data, run, *given):
         if run.factor == 2:
-            raise Diverged("no numbers any more")
-        return done_run(data.plan, run, rate=0.001 if run.factor else given[-1])
+            return []
+        return done_run(data.plan, run, rate=0.001 if run.factor else given[2])
 
     monkeypatch.setattr(executor, "run_one", diverges)
     for tried in (3, 0):
         made = execute(toy(search=[1, 2], schemes=["rope"]), tmp_path, console=quiet())
         assert (made.failed, len(made.done)) == ({}, tried)
     assert read_run(tmp_path, "probes-rope-seed0")["rate"] == 0.001
+
+
+@pytest.mark.parametrize(
+    ("rate", "initial", "reason"),
+    [(0.001, 0.05, None), (1.0, 0.05, "a training loss above its start"), (0.001, 1e25, "a loss that isn't finite")],
+)
+def test_a_run_that_diverged_has_the_majoritys_score(tmp_path, rate, initial, reason):
+    """And not one whose loss is a little higher, as chance has it."""
+    fields = {"learning_rate": rate, "set": {**SMALL["set"], "initializer_range": initial}}
+    plan = toy(schemes=["rope"], test_lengths=[32], options={**SMALL, **fields})
+    assert execute(plan, tmp_path, console=quiet()).failed == {}
+    run = read_run(tmp_path, "probes-rope-seed0")
+    assert [(entry["score"], entry.get("diverged")) for entry in run["rows"]] == [(0.5, reason)] * 2
+    assert (run.get("last_loss", 0) > run.get("first_loss", 0)) == (reason != "a loss that isn't finite")
+    table, missing = read_table(tmp_path)
+    assert (set(table["diverged"].dropna()), missing) == ({reason} - {None}, [])
+    said = Summary.of(tmp_path).diverged
+    assert said == ([f"`rope` on probes (1 with {reason})"] if reason else [])
 
 
 @pytest.mark.parametrize("has_validation", [False, True])
