@@ -195,6 +195,8 @@ class TokenLayout(Movable):
     """int64 (N,): tokens of each sequence; None in a traced graph."""
     num_tokens: int = 0
     """T: tokens of a batch with padding or packing."""
+    shortest: int = 0
+    """No sequence has fewer tokens than this. 0 where nobody can tell."""
     index: Tensor | None = None
     """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
 
@@ -244,16 +246,40 @@ class TokenLayout(Movable):
         layout = cls(shape, tokens, mask)
         if fixed:
             tokens.num_sequences = batch if seq_idx is None else 0  # a traced graph can't count them
-            return layout
+            return layout._clear_padding()
         if starts is None and mask is None:
             tokens.position_range, layout.counts = (0, length - 1), torch.full((batch,), length, device=x.device)
+            layout.shortest = length
+        elif starts is None:
+            layout._read_row_lengths()
         elif trusted and max_length is not None and mask is None and position_ids is None:
             tokens.num_sequences, tokens.longest = borders.shape[0] - 1, max_length
             tokens.may_be_packed, tokens.position_range = tokens.num_sequences > 1, (0, max_length - 1)
             layout.counts, layout.num_tokens = borders.diff().to(torch.int64), length
         else:
-            layout._read_batch_facts(position_ids is not None)
-        return layout.without_padding() if unpad and (layout.mask is not None or layout.packed) else layout
+            layout._clear_padding()._read_batch_facts(position_ids is not None)
+        if unpad and (layout.mask is not None or layout.packed):
+            layout = layout.without_padding()
+        return layout._clear_padding() if layout.index is None and starts is None else layout
+
+    def _clear_padding(self) -> "TokenLayout":
+        """Gives padding the numbers that `Tokens` promises."""
+        tokens = self.tokens
+        if self.mask is not None:
+            is_padding = ~self.mask
+            tokens.positions = tokens.positions.masked_fill(is_padding, 0)
+            tokens.sequence, tokens._rank = (x.masked_fill(is_padding, -1) for x in (tokens.sequence, tokens._rank))
+        return self
+
+    def _read_row_lengths(self) -> None:
+        """Sets what the lengths of rows tell, each with a sequence of counted positions. One transfer to the host."""
+        tokens = self.tokens
+        self.counts = tokens._rank[:, -1] + 1
+        lengths = self.counts.tolist()
+        self.shortest, tokens.longest, self.num_tokens = min(lengths), max(lengths), sum(lengths)
+        tokens.position_range = (0, max(tokens.longest - 1, 0))
+        if self.shortest == self.shape[1]:
+            self.mask = None
 
     def _read_batch_facts(self, from_caller: bool) -> None:
         """Sets what only the numbers in a batch tell. One transfer to the host for all.
@@ -295,7 +321,10 @@ class TokenLayout(Movable):
         if self.mask is not None:
             index = self.mask.flatten().nonzero_static(size=self.num_tokens).squeeze(1)
         layout = replace(self, index=index)
-        positions, rank, sequence = map(layout.unpad, (tokens.positions, tokens._rank, tokens.sequence))
+        rank = positions = layout.unpad(tokens._rank)
+        if tokens.positions is not tokens._rank:
+            positions = layout.unpad(tokens.positions)
+        sequence = layout.unpad(tokens.sequence) if self.packed else (index // self.shape[1]).unsqueeze(0)
         ids = None if tokens._ids is None else layout.unpad(tokens._ids)
         layout.tokens = replace(tokens, positions=positions, _rank=rank, sequence=sequence, _ids=ids)
         layout.tokens.may_be_packed, layout.tokens.has_rows = False, False
@@ -314,8 +343,10 @@ class TokenLayout(Movable):
     def _fill(self, x: Tensor, fill: float) -> Tensor:
         return x if self.mask is None else x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
 
-    def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
+    def by_sequence(self, x: Tensor, fill: float | None = 0.0) -> Tensor:
         """Input layout -> (N, L, ...), one row per sequence, with `fill` at empty places; L is S if rows aren't packed.
+
+        None for `fill`: empty places hold anything.
 
         Raises:
             ValueError: a traced graph can't count the sequences.
@@ -326,9 +357,9 @@ class TokenLayout(Movable):
                 "each. Leave seq_idx and cu_seq_lens_q out, with one sequence per row, or call the model uncompiled."
             )
         if not self.packed:
-            return self._fill(x, fill)
+            return x if fill is None else self._fill(x, fill)
         layout = self.without_padding()
-        return Rows(layout).lay_out(layout.unpad(x), fill)
+        return Rows(layout).lay_out(layout.unpad(x), fill or 0.0)
 
     def pool(self, x: Tensor, pooling: str) -> Tensor:
         """One vector per sequence: input layout (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
@@ -339,8 +370,9 @@ class TokenLayout(Movable):
         """
         # Numbers: older exporters to ONNX have neither sums nor choices of truth values.
         mask = torch.ones_like(x[..., 0], dtype=torch.int64) if self.mask is None else self.mask.long()
-        real = self.by_sequence(mask)
-        x = self.by_sequence(x, torch.finfo(x.dtype).min if pooling == "max" else 0.0)
+        real = self.by_sequence(mask, None)  # 0 at padding already
+        fills = {"max": torch.finfo(x.dtype).min, "mean": 0.0}
+        x = self.by_sequence(x, fills.get(pooling))
         if pooling == "cls":
             pooled = x[torch.arange(x.shape[0], device=x.device), real.argmax(-1)]
         elif pooling == "max":
@@ -348,7 +380,7 @@ class TokenLayout(Movable):
         else:
             total = x.sum(1, dtype=accumulation_dtype(x))
             pooled = (total / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
-        return pooled.masked_fill(~real.any(1, keepdim=True), 0.0)
+        return pooled if self.shortest else pooled.masked_fill(~real.any(1, keepdim=True), 0.0)
 
     @functools.cached_property
     def cu_seqlens(self) -> Tensor:
@@ -465,7 +497,7 @@ def last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
 def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> Tensor:
     """(T, ...) -> (*shape, ...): the tokens at the places `index` of the flattened `shape`, `fill` elsewhere."""
     flat = x.new_full((shape[0] * shape[1], *x.shape[1:]), fill)
-    return flat.index_copy(0, index, x).unflatten(0, shape)
+    return flat.index_copy_(0, index, x).unflatten(0, shape)
 
 
 def _assign_sequences(
@@ -475,21 +507,18 @@ def _assign_sequences(
     mask: Tensor | None,
     position_ids: Tensor | None,
 ) -> Tokens:
-    """The tokens: a sequence per row, or where `starts` is True another one.
+    """The tokens: a sequence per row, or where `starts` is True another one; padding isn't cleared.
 
     With `starts` sequences are numbered with gaps: row times S, plus how many started in the row before.
     """
-    place = torch.arange(shape[1], device=device).expand(shape)
     row = torch.arange(shape[0], device=device).unsqueeze(-1)
-    seen = place + 1 if mask is None else mask.long().cumsum(-1)  # real tokens of the row, up to each place
-    sequence, rank = row.expand(shape), seen - 1
+    sequence = row.expand(shape)
+    rank = torch.arange(shape[1], device=device).expand(shape) if mask is None else mask.long().cumsum(-1) - 1
     if starts is not None:
-        before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1)[0]
-        sequence, rank = row * shape[1] + (starts | (place == 0)).cumsum(-1) - 1, rank - before
+        is_start = starts | (torch.arange(shape[1], device=device) == 0)
+        before = torch.where(starts, rank if mask is None else rank + 1 - mask.long(), 0).cummax(-1)[0]
+        sequence, rank = row * shape[1] + is_start.cumsum(-1) - 1, rank - before
     positions = rank if position_ids is None else position_ids
-    if mask is not None:
-        positions = positions.masked_fill(~mask, 0)
-        sequence, rank = (x.masked_fill(~mask, -1) for x in (sequence, rank))
     return Tokens(positions, rank, sequence, *shape, position_ids is None, may_be_packed=starts is not None)
 
 

@@ -184,6 +184,31 @@ def test_odd_positions_in_a_row_and_padding_in_between_change_no_other_sequence(
     assert (tokens.num_sequences, tokens.positions[0].tolist()) == (2, [0, 1, 0, 1, 2])
 
 
+FULL, SOME = [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]
+MASKS = {
+    "right": [FULL, SOME],
+    "left": [SOME[::-1], FULL],
+    "shorter": [SOME[::-1], SOME],
+    "holes": [[0, 1, 0, 1, 1], [1, 0, 0, 0, 1]],
+    "an_empty_row": [SOME, [0] * 5, FULL, [0] * 5],
+    "none": [[0] * 5] * 2,
+}
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_row_lengths_tell_what_the_facts_of_a_batch_with_one_sequence_in_each_row_do(mask, unpad):
+    mask = torch.tensor(mask)
+    counted = TokenLayout.from_batch(mask, mask, unpad=unpad)
+    general = TokenLayout.from_batch(mask, mask, seq_idx=torch.zeros_like(mask), unpad=unpad)
+    for values, others in ((vars(counted), vars(general)), (vars(counted.tokens), vars(general.tokens))):
+        for name in values.keys() - {"tokens", "shortest"}:
+            value, other = values[name], others[name]
+            same = torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+            assert same, (name, value, other)
+    assert counted.shortest == mask.sum(-1).min()
+
+
 def test_a_batch_without_padding_is_left_as_it_is():
     x = torch.randn(2, 3, 4)
     layout = TokenLayout.from_batch(x, torch.ones(2, 3))
