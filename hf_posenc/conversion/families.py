@@ -24,6 +24,8 @@ SOURCE = "hf_posenc_source"
 """Where `task_specific_params` of a converted checkpoint name its family, to which a native export goes back."""
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
+GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
+"""Older names of the activation of a gated network."""
 SAME_FIELDS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),

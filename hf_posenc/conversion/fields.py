@@ -7,21 +7,18 @@ from transformers import CONFIG_MAPPING
 from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
-from .families import SAME_FIELDS, Family, summary
+from .families import GATED_ACTS, SAME_FIELDS, Family, summary
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
     *("rotary_value", "logn_attention_scale"),  # RoFormer's, GTE's
     *("conv_kernel_size", "talking_head"),  # DeBERTa's
     *("prenorm", "use_rms_norm", "causal", "parallel_block", "moe_every_n_layers"),  # NomicBERT's
-    *("rotary_emb_interleaved", "rotary_emb_scale_base"),
+    *("rotary_emb_interleaved", "rotary_emb_scale_base", "rotary_scaling_factor", "scale_attn_by_inverse_layer_idx"),
 )
 """Fields that must not be set: our body lacks these features."""
 _BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
-
-_GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
-"""Older names of the activation of a gated network."""
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -72,7 +69,7 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
     rope = getattr(config, "rope_parameters", None) or {}
     values = {"partial_rotary_factor": 1.0, **config.to_dict(), **rope}
     for old, today in family.old_fields.items():
-        if raw.get(old) is not None and _GATED_ACTS.get(str(raw[old]), raw[old]) != values.get(today):
+        if raw.get(old) is not None and GATED_ACTS.get(str(raw[old]), raw[old]) != values.get(today):
             raise UserError(
                 f"{source!r}: config.json has {old}={raw[old]!r}, an older name that transformers doesn't read: it "
                 f"computes with {today}={values.get(today)!r}. Delete {old} there, and give "
@@ -205,6 +202,8 @@ _TRANSLATED = (
     *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation"),
     *("summary_type", "summary_use_proj", "summary_activation"),
     *("relative_attention", "pos_att_type", "max_relative_positions", "position_biased_input", "position_buckets"),
+    *("layer_norm_type", "pack_qkv", "unpad_inputs", "use_memory_efficient_attention"),
+    *("n_positions", "resid_pdrop", "attn_pdrop", "scale_attn_weights", "use_flash_attn"),
     *("share_att_key", "norm_rel_ebd", "pooler_hidden_size", "pooler_hidden_act", "attention_head_size", "legacy"),
 )
 """Fields of config.json that are read above, refused, or about the file alone."""

@@ -25,14 +25,13 @@ from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, WEIGHT_KINDS, Family, check_known
 from .fields import our_fields
+from .originals import todays_config
 from .report import Accounting
 
 _TABLE = "embeddings.position_embeddings.weight"
 _DECODER = "lm_head.decoder.weight"
 
 _WHY_NOT = {
-    "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
-    "alibaba-nlp-community/gte-multilingual-base",
     "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
 }
 
@@ -101,7 +100,8 @@ def load_source(
     """
     if task is not None:
         model_class(task)
-    checkpoint = open_checkpoint(source, revision=revision, allow_pickle=allow_pickle, needs_weights=False)
+    opened = open_checkpoint(source, revision=revision, allow_pickle=allow_pickle, needs_weights=False)
+    checkpoint = replace(opened, raw=todays_config(opened.raw, source))
     model_type = checkpoint.raw.get("model_type")
     family = None if model_type == PosEncConfig.model_type else _family_of(model_type, source)  # whatever its weights
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)

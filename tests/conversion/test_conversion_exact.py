@@ -201,12 +201,8 @@ def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tm
             convert(tmp_path)
         place = "rope_parameters the rope_theta" if name == "rotary_emb_base" else "the "
         assert f"Delete {name} there, and give {place}" in str(error.value)
-    edit(tmp_path, **OLD, rotary_scaling_factor=2)
-    note = convert(tmp_path, measure=False).report.notes[-1]
-    assert note.endswith("config.json this isn't carried over: rotary_scaling_factor=2.")
-    edit(tmp_path, rotary_scaling_factor=None)
     unlike_ours = dict.fromkeys(("prenorm", "use_rms_norm", "rotary_emb_interleaved", "causal", "parallel_block"), True)
-    unlike_ours |= {"moe_every_n_layers": 2, "rotary_emb_scale_base": 512.0}
+    unlike_ours |= {"moe_every_n_layers": 2, "rotary_emb_scale_base": 512.0, "rotary_scaling_factor": 2}
     for name, value in unlike_ours.items():
         edit(tmp_path, **{**OLD, **dict.fromkeys(unlike_ours), name: value})
         with pytest.raises(UserError, match=f"is a nomic_bert model with {name}={value}, which .*body can't express"):

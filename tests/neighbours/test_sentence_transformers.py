@@ -8,8 +8,11 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
+from conversion_harness import tiny_source
 from huggingface_hub.utils import filter_repo_objects
 from remote_code_harness import TEXTS, tiny_tokenizer
+from test_conversion_originals import GTE, NOMIC, NOMIC_SIZES
+from test_conversion_originals import SIZES as GTE_SIZES
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import hf_posenc
@@ -71,9 +74,13 @@ DENSE = [*PLAIN[:2], ("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
 LONG = [f"{text} {text} {text}" for text in TEXTS]
 
 
-def other(folder: Path, modules: list[tuple[str, str]], **lengths: Any) -> Path:
+def other(folder: Path, modules: list[tuple[str, str]], family: str = "bert", **lengths: Any) -> Path:
     """A sentence-transformer of another family, with random weights, as the library of 2021 wrote it."""
-    bert(folder, BertModel)
+    if family == "bert":
+        bert(folder, BertModel)
+    else:
+        tiny_source(folder, family, **({"pad_token_id": 0, "type_vocab_size": 0} if family == "gte" else {}))
+        tiny_tokenizer().save_pretrained(folder)
     types = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
         for n, (path, name) in enumerate(modules)
@@ -118,6 +125,23 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
     convert(source, tmp_path / "out", overwrite=True, measure=False)
     convert(source, tmp_path / "long", max_position_embeddings=128, measure=False)
     assert sentence_transformers.SentenceTransformer(str(tmp_path / "long"), device="cpu").max_seq_length == 128
+
+
+ORIGINALS = {
+    "gte": {**GTE, **GTE_SIZES, "rope_scaling": None, "rope_theta": 160000},
+    "nomic_bert": {**NOMIC, **NOMIC_SIZES},
+}
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "deberta", "gte", "nomic_bert"])
+def test_so_does_one_of_another_family_and_one_for_code_of_its_own(family: str, tmp_path: Path) -> None:
+    source = other(tmp_path / "source", PLAIN, family, max_seq_length=9)
+    expected = embeddings(source)
+    if family in ORIGINALS:
+        (source / "config.json").write_text(json.dumps(ORIGINALS[family]))
+    convert(source, tmp_path / "out", measure=False)
+    found = embeddings(tmp_path / "out", trust_remote_code=True)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""GTE and Nomic as they were published, for code of their own: its names of fields and of weights."""
+
+import json
+import re
+
+import pytest
+import torch
+from conversion_harness import edit, edit_weights, tiny_source, tiny_tokenizer
+from safetensors.torch import load_file
+from test_conversion_exact import assert_same
+
+from hf_posenc.conversion import convert
+from hf_posenc.errors import UserError
+
+AUTO_MAP = {"AutoModel": "somebody/code--modeling.NewModel", "AutoConfig": "somebody/code--configuration.NewConfig"}
+GTE = {
+    "architectures": ["NewModel"],
+    "attention_probs_dropout_prob": 0.0,
+    "auto_map": AUTO_MAP,
+    "classifier_dropout": None,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "max_position_embeddings": 8192,
+    "model_type": "new",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pack_qkv": True,
+    "pad_token_id": 0,
+    "position_embedding_type": "rope",
+    "rope_scaling": {"factor": 2.0, "type": "ntk"},
+    "rope_theta": 500000,
+    "torch_dtype": "float32",
+    "type_vocab_size": 0,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+    "vocab_size": 30528,
+}
+"""config.json of Alibaba-NLP/gte-base-en-v1.5."""
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": 101,
+}
+NOMIC = {
+    "activation_function": "swiglu",
+    "architectures": ["NomicBertModel"],
+    "attn_pdrop": 0.0,
+    "auto_map": AUTO_MAP,
+    "causal": False,
+    "dense_seq_output": True,
+    "embd_pdrop": 0.0,
+    "fused_bias_fc": True,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-12,
+    "max_trained_positions": 2048,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "model_type": "nomic_bert",
+    "n_embd": 768,
+    "n_head": 12,
+    "n_inner": 3072,
+    "n_layer": 12,
+    "n_positions": 8192,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "resid_pdrop": 0.0,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "scale_attn_by_inverse_layer_idx": False,
+    "scale_attn_weights": True,
+    "type_vocab_size": 2,
+    "use_flash_attn": True,
+    "use_rms_norm": False,
+    "vocab_size": 30528,
+}
+"""config.json of nomic-ai/nomic-embed-text-v1.5."""
+NOMIC_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "vocab_size": 101}
+
+
+@pytest.mark.parametrize(
+    ("task", "factor"), [("feature-extraction", 2.0), ("fill-mask", 8.0), ("text-classification", None)]
+)
+def test_a_published_gte_is_its_class_with_the_frequencies_of_its_own_code(task, factor, tmp_path):
+    theirs = tiny_source(tmp_path, "gte", task, pad_token_id=0, type_vocab_size=0)
+    # transformers writes the old names, but for the prefix.
+    edit_weights(tmp_path, lambda state: {re.sub("^gte", "new", key): value for key, value in state.items()})
+    scaling = None if factor is None else {"type": "ntk", "factor": factor}
+    head = type(theirs).__name__.replace("Gte", "New")
+    labels = {name: getattr(theirs.config, name) for name in ("id2label", "label2id")}
+    changes = {"architectures": [head], "rope_scaling": scaling, **labels}
+    (tmp_path / "config.json").write_text(json.dumps({**GTE, **SIZES, **changes}))
+    tiny_tokenizer(tmp_path)
+    done = convert(tmp_path)
+    assert done.report.exact.hidden_max < 1e-5
+    assert done.report.keys.new == []
+    assert [note for note in done.report.notes if "carried" in note] == []
+    # As its code has it: theta times s, and all frequencies over s^(2/d).
+    scale = factor or 1.0
+    frequencies = (500000 * scale) ** (-torch.arange(0, 8, 2).float() / 8) / scale ** (2 / 8)
+    theirs.base_model.rotary_emb.inv_freq = frequencies
+    assert_same(done.model, theirs, task)
+
+
+@pytest.mark.parametrize("scaling", [{"type": "ntk", "factor": 2.0, "mixed_b": 0.6}, {"type": "linear", "factor": 2.0}])
+def test_other_scalings_of_a_gte_are_refused_before_weights_are_read(scaling, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**GTE, **SIZES, "rope_scaling": scaling}))
+    with pytest.raises(UserError, match="has rope_scaling="):
+        convert(tmp_path)
+
+
+def test_a_published_nomic_is_its_class_with_the_values_of_the_old_fields(tmp_path):
+    theirs = tiny_source(tmp_path, "nomic_bert", rope_parameters={"rope_type": "default", "rope_theta": 1000.0})
+    assert "encoder.layers.0.attn.Wqkv.weight" in load_file(tmp_path / "model.safetensors")  # the old names
+    (tmp_path / "config.json").write_text(json.dumps({**NOMIC, **NOMIC_SIZES}))
+    tiny_tokenizer(tmp_path)
+    done = convert(tmp_path)
+    assert done.report.exact.hidden_max < 1e-5
+    assert done.model.config.max_position_embeddings == 8192
+    assert_same(done.model, theirs, "feature-extraction")
+    for name, value in {
+        "prenorm": None,
+        "rotary_scaling_factor": 2,
+        "use_rms_norm": True,
+        "rotary_emb_fraction": 0.0,
+    }.items():
+        config = {**NOMIC, **NOMIC_SIZES, name: value}
+        edit(tmp_path, **{key: config[key] for key in NOMIC})
+        if value is None:
+            path = tmp_path / "config.json"
+            path.write_text(json.dumps({key: kept for key, kept in config.items() if key != name}))
+        with pytest.raises(UserError, match=f"{name}=|partial_rotary_factor=0"):
+            convert(tmp_path)
