@@ -31,6 +31,7 @@ from model_cards.studies.conversion import table
 from model_cards.studies.long_inputs import table as long_inputs_table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
+from model_cards.studies.kept import table as kept_table
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
 
 
@@ -78,6 +79,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         root / "docs" / "reference" / "trainer-fields.md": {"fields": field_table()},
         root / "docs" / "recipe.md": {
             "few": few_table(read_results(folder, "few_rows")),
+            "kept": kept_table(read_results(folder, "kept")),
             "scratch": scratch_table(recipe),
             "pretrained": f"{pretrained_table(recipe)}\n\n{stock_gap(recipe)}",
         },

@@ -61,7 +61,7 @@ RUN_ELSEWHERE = {
     "hf-posenc publish .*": "tests/hub/test_hub_publish.py, which has a Hub",
     "hf-posenc check .* --onnx": "tests/test_cli.py, with another scheme",
     "hf-posenc .* (my_scheme.py|runs/recency .*)|python examples/own_scheme/.*": "tests/schemes/test_own_scheme.py",
-    r"python -m model_cards\.studies\.recipe .*": "tests/test_recipe_study.py, parts of it",
+    r"python -m model_cards\.studies\.(recipe|kept) .*": "tests/test_recipe_study.py, parts of it",
 }
 """Commands by their pattern, and the test that runs them."""
 # The block that loads what the commands trained.
