@@ -24,7 +24,7 @@ SHARED = {
 """Public names that may stand in several modules, with the reason."""
 PACKED = {
     "checkpoints": 6,
-    "comparison": 23,
+    "comparison": 22,
     "inference": 3,
     "kernels": 2,
     "model": 19,

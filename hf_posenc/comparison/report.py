@@ -14,7 +14,7 @@ from ..model.configuration_posenc import PosEncConfig
 from ..schemes.describe import position_rates, rates_in_words
 from ..schemes.plots import save_figure
 from . import statistics
-from .baselines import BASELINES
+from .baselines import BASELINES, WORD_PAIRS, WORDS
 from .pictures import draw_report
 from .plan import Plan
 from .results import RUNS_NAME, write_table
@@ -57,6 +57,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         longer=longer,
         tests=test_table(summary),
         differences=difference_table(summary),
+        answers=list(answers(summary)),
         sentences=list(sentences(summary)),
         mixed=re.search(r"(\d+/\d+)[* |]", table + longer),  # a score that describes no run
         counted=counted,
@@ -83,6 +84,27 @@ def _rates_in_words(plan: Plan) -> str:
             fields = {"position_embedding_kwargs": plan.scheme_kwargs.get(scheme)}
             rates |= position_rates(PosEncConfig.from_size("tiny", position_embedding_type=scheme, **fields))
     return rates_in_words(rates)
+
+
+def answers(summary: Summary) -> Iterator[str]:
+    """Answers for each group whether order matters: the scheme that is furthest above `none`, and word pairs."""
+    for group, tasks in summary.plan.tested_groups.items():
+        column = summary.column(group, tasks, summary.plan.home_length)
+        here = [c for c in summary.contrasts if (c.group, c.length) == (group, column.length)]
+        against = [c for c in here if c.reference == "none"] + [c.reversed() for c in here if c.scheme == "none"]
+        if against:
+            best = max(against, key=lambda contrast: contrast.interval.mean)
+            verdict = "yes" if best.verdict == "better" else best.verdict
+            most = max(column.scores["none"].values(), default=0.0)
+            scores = column.scores[best.scheme].values()
+            count = f"{sum(score > most for score in scores)} of {counted(len(scores), 'run')} above all of `none`"
+            text = f"{verdict[0].upper()}{verdict[1:]} on {plain(group)}: "
+            text += f"{code(best.scheme)} has {difference(best.interval)} against `none`, {count}"
+        else:
+            text = f"Not tested on {plain(group)}, for want of `none` or of a scheme beside it"
+        if {WORDS, WORD_PAIRS} <= column.means.keys():
+            text += f"; {WORD_PAIRS} have {column.means[WORD_PAIRS]:.3f}, {WORDS} {column.means[WORDS]:.3f}"
+        yield f"{text}."
 
 
 def sentences(summary: Summary) -> Iterator[str]:

@@ -115,6 +115,13 @@ class Contrast:
         words += [f"within {self.margin:g}"] if self.is_within else []
         return ", ".join(words) or "not decided"
 
+    def reversed(self) -> "Contrast":
+        """The reference minus the scheme."""
+        ends = (None if end is None else -end for end in (self.interval.high, self.interval.low))
+        return replace(
+            self, scheme=self.reference, reference=self.scheme, interval=Interval(-self.interval.mean, *ends)
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         interval = {"difference": self.interval.mean, "low": self.interval.low, "high": self.interval.high}

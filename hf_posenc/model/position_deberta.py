@@ -102,9 +102,10 @@ class DebertaPosition(PositionScheme):
 
     def _reachable(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The vectors of the distances in reach, (R, D), and which of them each pair has, int64 (1 or B, S, S)."""
-        reach = self.span
-        if tokens.max_distance is not None:
-            reach = min(int(self._bucket(torch.tensor(tokens.max_distance, device="cpu"))), reach)
+        farthest = self.span if tokens.max_distance is None else tokens.max_distance
+        if self.position_buckets is not None:
+            farthest = int(self._bucket(torch.tensor(farthest, device="cpu")))
+        reach = min(farthest, self.span)
         least = self.span - reach
         most = min(self.span + reach, 2 * self.span - 1)
         vectors = self.embedding(torch.arange(least, most + 1, device=tokens.positions.device))

@@ -48,7 +48,7 @@ def cells(text, name):
 
 
 def test_the_table_has_the_baselines_above_a_line_and_the_best_scheme_first(text):
-    table = text.split("\n\n")[2].splitlines()[2:]
+    table = text.split("\n\n")[3].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in table] == [
         *("majority", "word pairs", "—"),
         *("`rope`", "`t5`", "`learned`", "`none`"),
@@ -61,6 +61,8 @@ def test_the_table_has_the_baselines_above_a_line_and_the_best_scheme_first(text
 
 
 def test_a_stranger_learns_which_scheme_by_how_much_and_how_sure(text):
+    answer = "Yes on order: `rope` has +0.300 [+0.296, +0.304] against `none`, 5 of 5 runs above all of `none`."
+    assert text.split("\n\n")[1] == f"**Does order matter in this data?** {answer}"
     lines = [line for line in text.splitlines() if line.startswith("- ")]
     assert re.fullmatch(
         r"- \*\*order\*\*: `rope` has the highest mean of the schemes, 0.802; \+0.300 \[\+0.296, \+0.304\] against "
@@ -140,7 +142,7 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     text = Comparison(made_up(tmp_path, toy(), level)).report().read_text()
     assert "One seed gives no intervals and no tests: give 2 seeds or more." in text
     assert "## Tests" not in text
-    assert "[" not in text.split("\n\n")[2]
+    assert "[" not in text.split("\n\n")[3]
 
 
 def test_missing_runs_are_named(tmp_path):
