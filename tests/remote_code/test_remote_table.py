@@ -60,7 +60,7 @@ def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str
     lines = {name: len(text.splitlines()) for name, text in code_files(tiny_config(scheme)).items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
     assert lines["configuration_posenc.py"] <= 262
-    assert lines["modeling_posenc.py"] <= 620
+    assert lines["modeling_posenc.py"] <= 650
     assert lines["scheme_table.py"] <= 8
 
 
