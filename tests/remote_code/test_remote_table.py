@@ -49,7 +49,7 @@ def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None
     assert set(tiny_config(scheme).code_files()) == MODEL | own
 
 
-MOST_LINES = {"rope": 2500, "learned": 2280}
+MOST_LINES = {"rope": 2580, "learned": 2330}
 """Whoever trusts a checkpoint has to read all of this first, so it is kept short."""
 
 
@@ -58,7 +58,7 @@ def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str
     lines = {name: len(text.splitlines()) for name, text in tiny_config(scheme).code_files().items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
     assert lines["configuration_posenc.py"] <= 250
-    assert lines["modeling_posenc.py"] <= 620
+    assert lines["modeling_posenc.py"] <= 630
     assert lines["scheme_table.py"] <= 8
 
 
