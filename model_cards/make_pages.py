@@ -25,7 +25,7 @@ from hf_posenc.options import READING, Options
 from hf_posenc.schemes.describe import describe_schemes
 from hf_posenc.schemes.plots import save_figure
 from hf_posenc.training.trainer_fields import FIELDS
-from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
+from model_cards.benchmark.tables import HOST, JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import table
 from model_cards.studies.long_inputs import table as long_inputs_table
@@ -58,6 +58,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(speeds['_sizes'], size)}" for size in sizes),
             "bfloat16": ratio_table(speeds["_bfloat16"]),
             "processors": "\n\n".join(processor_tables(folder)),
+            "host": measured_targets(read_results(folder, "benchmark_host"), HOST),
             "gpu": gpu_tables(folder),
             "serving": f"{rows_table(speeds['_serving']['rows'], SERVING)}\n\n{machine_line(speeds['_serving'])}",
             "schemes": cost_table(speeds["_schemes"]),
@@ -187,9 +188,14 @@ def gpu_tables(folder: Path) -> str:
     """What `make gpu` measured, its targets first; a sentence where it hasn't run."""
     if not (folder / "results" / "benchmark_gpu.json").is_file():
         return "Nothing has been measured on a GPU yet."
-    results = read_results(folder, "benchmark_gpu")
-    tables = (rows_table(results["targets"], JUDGED), rows_table(results["rows"], SPEED))
-    return "\n\n".join((machine_line(results), *tables))
+    return measured_targets(read_results(folder, "benchmark_gpu"), SPEED)
+
+
+def measured_targets(results: dict[str, Any], columns: Sequence[str]) -> str:
+    """What was measured, the targets first."""
+    return "\n\n".join(
+        (machine_line(results), rows_table(results["targets"], JUDGED), rows_table(results["rows"], columns))
+    )
 
 
 def file_speeds(results: dict[str, Any]) -> str:

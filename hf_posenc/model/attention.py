@@ -76,10 +76,9 @@ class ForwardAttention(Movable):
         qkv = q, k, v
         if any(t.dtype != self.dtype for t in qkv):
             qkv = q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)
-        backend = attention.backend
         # Autocast has nothing to cast where there is no mask: kernels for tokens take q, k and v as they are.
-        with nullcontext() if backend.takes_tokens else outside_autocast(q.device):
-            out, weights = backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
+        with nullcontext() if attention.backend.takes_tokens else outside_autocast(q.device):
+            out, weights = attention.backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
         out = out if out.dtype == v.dtype else out.to(v.dtype)
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 

@@ -147,9 +147,8 @@ class PosEncLayer(GradientCheckpointingLayer):
     def _residual(self, hidden_states: Tensor, update: Tensor) -> Tensor:
         update = self.dropout(update)
         # Under autocast their dtypes differ. A GPU adds them in one pass, but a CPU is slow at that.
-        if not update.is_cuda or hidden_states.dtype != torch.float32:
-            update = update.to(hidden_states.dtype)
-        return hidden_states + update
+        casts_itself = update.is_cuda and hidden_states.dtype == torch.float32
+        return hidden_states + (update if casts_itself else update.to(hidden_states.dtype))
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
         inner = self.activation(kernels.apply_linear(self.intermediate, hidden_states))

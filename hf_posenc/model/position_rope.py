@@ -216,8 +216,8 @@ class RotaryPosition(RotatedPosition):
         if self.needs_lengths:
             table = self.table(tokens.positions, tokens.lengths)
         elif tokens.positions_are_aranges and type(self) is RotaryPosition and not tracing():
-            kept = self._kept_table(tokens.longest, tokens.positions.device)
-            table = nn.functional.embedding(tokens.positions, kept)
+            positions = tokens.positions
+            table = nn.functional.embedding(positions, self._kept_table(tokens.longest, positions.device))
         else:
             table = tokens.map_positions(self.table)
         state = split_table(table)
@@ -227,16 +227,13 @@ class RotaryPosition(RotatedPosition):
         """`table` of the positions 0, 1, 2, ...: it is the same in every forward, so each device keeps one."""
         kept = self._tables.get(device)
         if kept is None or len(kept) < longest:
-            size = 2 ** max(9, (longest - 1).bit_length())
-            kept = self.table(torch.arange(size, device=device))
+            kept = self.table(torch.arange(2 ** max(9, (longest - 1).bit_length()), device=device))
             if type(kept) is Tensor and not is_transformed(kept) and not kept.is_inference():
                 self._tables[device] = kept
         return kept
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated."""
-        if self.local is None:
-            return super().rotate(q, k, state, layer)
-        if layer % self.every:
+        if self.local is not None and layer % self.every:
             return self.local.rotate(q, k, state[1], layer)
-        return super().rotate(q, k, state[0], layer)
+        return super().rotate(q, k, state if self.local is None else state[0], layer)

@@ -1,7 +1,5 @@
 """`RotatedPosition`: the base of schemes that rotate queries and keys by angles of the position."""
 
-import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,11 +55,10 @@ class RotatedPosition(PositionScheme):
             raise ValueError(f"{type(self).__name__}.angles turns {cos.shape[-1]} of a head's {q.shape[-1]} entries.")
         if have_fixed_shapes(q, k, sin) or cos.requires_grad or sin.requires_grad:
             signed = None
-        turn = functools.partial(rotate_one, cos=cos, sin=sin, signed=signed, interleaved=self.interleaved)
+        shared = cos, sin, signed, self.interleaved
         if q.is_cuda and q.dtype == k.dtype and signed is not None:  # half as many launches
-            q, k = turn(torch.stack((q, k))).unbind()
-            return q, k
-        return turn(q), turn(k)  # on a CPU, each while it is in the cache
+            return tuple(rotate_one(torch.stack((q, k)), *shared).unbind())  # type: ignore[return-value]
+        return rotate_one(q, *shared), rotate_one(k, *shared)  # on a CPU, each while it is in the cache
 
 
 def split_table(table: Tensor) -> tuple[Tensor, ...]:
@@ -90,10 +87,7 @@ def rotate_half(x: Tensor, interleaved: bool) -> Tensor:
 
 
 class _Rotation(torch.autograd.Function):
-    """x cos + sign rotate_half(x) sin, with a pass over memory for each operation; its gradient turns back.
-
-    `signed` is sin with the signs of `rotate_half`, whose entries are then those of x, swapped.
-    """
+    """x cos + sign swapped(x) signed, with a pass over memory for each operation; its gradient turns back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, signed: Tensor, interleaved: bool, sign: int) -> Tensor:
@@ -103,9 +97,10 @@ class _Rotation(torch.autograd.Function):
             swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else x.roll(x.shape[-1] // 2, -1)
             turned.addcmul_(swapped, signed, value=sign)
         else:
-            (turned_a, turned_b), (a, b), (sin_a, sin_b) = (_halves(t, interleaved) for t in (turned, x, signed))
-            turned_a.addcmul_(b, sin_a, value=sign)
-            turned_b.addcmul_(a, sin_b, value=sign)
+            half = x.shape[-1] // 2
+            a, b = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
+            turned[..., a].addcmul_(x[..., b], signed[..., a], value=sign)
+            turned[..., b].addcmul_(x[..., a], signed[..., b], value=sign)
         return turned if turned.dtype == x.dtype else turned.to(x.dtype)
 
     @staticmethod
@@ -116,8 +111,3 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         return _Rotation.apply(tangents[0], *ctx.arguments)
-
-
-def _halves(x: Tensor, interleaved: bool) -> Sequence[Tensor]:
-    """The first and the second entries of all pairs."""
-    return x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, -1)

@@ -266,20 +266,17 @@ class TokenLayout(Movable):
         """Gives padding the numbers that `Tokens` promises."""
         tokens = self.tokens
         if self.mask is not None:
-            is_padding = ~self.mask
-            tokens.positions = tokens.positions.masked_fill(is_padding, 0)
-            tokens.sequence, tokens._rank = (x.masked_fill(is_padding, -1) for x in (tokens.sequence, tokens._rank))
+            tokens.positions = tokens.positions.masked_fill(~self.mask, 0)
+            tokens.sequence, tokens._rank = (x.masked_fill(~self.mask, -1) for x in (tokens.sequence, tokens._rank))
         return self
 
     def _read_row_lengths(self) -> None:
         """Sets what the lengths of rows tell, each with a sequence of counted positions. One transfer to the host."""
-        tokens = self.tokens
-        self.counts = tokens._rank[:, -1] + 1
+        self.counts = self.tokens._rank[:, -1] + 1
         lengths = self.counts.tolist()
-        self.shortest, tokens.longest, self.num_tokens = min(lengths), max(lengths), sum(lengths)
-        tokens.position_range = (0, max(tokens.longest - 1, 0))
-        if self.shortest == self.shape[1]:
-            self.mask = None
+        self.shortest, self.tokens.longest, self.num_tokens = min(lengths), max(lengths), sum(lengths)
+        self.tokens.position_range = (0, max(self.tokens.longest - 1, 0))
+        self.mask = None if self.shortest == self.shape[1] else self.mask
 
     def _read_batch_facts(self, from_caller: bool) -> None:
         """Sets what only the numbers in a batch tell. One transfer to the host for all.
@@ -321,9 +318,8 @@ class TokenLayout(Movable):
         if self.mask is not None:
             index = self.mask.flatten().nonzero_static(size=self.num_tokens).squeeze(1)
         layout = replace(self, index=index)
-        rank = positions = layout.unpad(tokens._rank)
-        if tokens.positions is not tokens._rank:
-            positions = layout.unpad(tokens.positions)
+        rank = layout.unpad(tokens._rank)
+        positions = rank if tokens.positions is tokens._rank else layout.unpad(tokens.positions)
         sequence = layout.unpad(tokens.sequence) if self.packed else (index // self.shape[1]).unsqueeze(0)
         ids = None if tokens._ids is None else layout.unpad(tokens._ids)
         layout.tokens = replace(tokens, positions=positions, _rank=rank, sequence=sequence, _ids=ids)
@@ -344,9 +340,7 @@ class TokenLayout(Movable):
         return x if self.mask is None else x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
 
     def by_sequence(self, x: Tensor, fill: float | None = 0.0) -> Tensor:
-        """Input layout -> (N, L, ...), one row per sequence, with `fill` at empty places; L is S if rows aren't packed.
-
-        None for `fill`: empty places hold anything.
+        """Input layout -> (N, L, ...), a row per sequence, with `fill` (None: any) where empty; L is S unless packed.
 
         Raises:
             ValueError: a traced graph can't count the sequences.
@@ -371,8 +365,7 @@ class TokenLayout(Movable):
         # Numbers: older exporters to ONNX have neither sums nor choices of truth values.
         mask = torch.ones_like(x[..., 0], dtype=torch.int64) if self.mask is None else self.mask.long()
         real = self.by_sequence(mask, None)  # 0 at padding already
-        fills = {"max": torch.finfo(x.dtype).min, "mean": 0.0}
-        x = self.by_sequence(x, fills.get(pooling))
+        x = self.by_sequence(x, {"max": torch.finfo(x.dtype).min, "mean": 0.0}.get(pooling))
         if pooling == "cls":
             pooled = x[torch.arange(x.shape[0], device=x.device), real.argmax(-1)]
         elif pooling == "max":
@@ -535,20 +528,20 @@ class RowAdapters:
         Raises:
             ValueError: adapters by row hold positions, which all rows share.
         """
+
+        def named(hooks: Any) -> bool:
+            return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks.values())
+
         if "peft" not in sys.modules or tracing():  # what is traced has its rows
             return False
-        if _name_adapters(position._forward_pre_hooks):
+        if named(position._forward_pre_hooks):
             raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
         seen = self._children and self._children[0][0] is layers._modules
         if not seen or any(now != then for now, then in self._children):
             modules = list(layers.modules())
             self._children = [(module._modules, dict(module._modules)) for module in modules if module._modules]
             self._hooks = [module._forward_pre_hooks for module in modules]
-        return any(hooks and _name_adapters(hooks) for hooks in self._hooks)
-
-
-def _name_adapters(hooks: dict[int, Any]) -> bool:
-    return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks.values())
+        return any(hooks and named(hooks) for hooks in self._hooks)
 
 
 def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:

@@ -150,7 +150,7 @@ def run_host(rounds: int) -> dict[str, Any]:
 def main() -> None:
     """The command."""
     parser = output_of(__doc__)
-    parser.add_argument("--rounds", type=int, default=300, help="steps of each contender")
+    parser.add_argument("--rounds", type=int, default=600, help="steps of each contender")
     options = parser.parse_args()
     for module in (
         "peft",
