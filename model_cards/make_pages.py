@@ -28,10 +28,10 @@ from hf_posenc.training.trainer_fields import FIELDS
 from model_cards.benchmark.tables import HOST, JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import table
+from model_cards.studies.kept import table as kept_table
 from model_cards.studies.long_inputs import table as long_inputs_table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
-from model_cards.studies.kept import table as kept_table
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
 
 

@@ -506,3 +506,36 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
             x = norm(x + attention(x, f"{layer}.attention"), f"{layer}.attention_norm")
             x = norm(x + feed_forward(x, layer), f"{layer}.output_norm")
     return x if config.norm_position == "post" else norm(x, "norm")
+
+
+def jina_bert(state: dict[str, Tensor], config: dict, ids: Tensor) -> Tensor:
+    """Hidden states (S, D) of a JinaBERT v2 for one text (S,), in float64, by its description.
+
+    Günther et al. 2023, arXiv 2310.19923: BERT with symmetric ALiBi, post-norm, and a gated feed-forward network whose
+    first half is activated.
+    """
+    weights = {name: value.to(f64) for name, value in state.items()}
+    heads, size = config["num_attention_heads"], len(ids)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", torch.zeros((), dtype=f64))
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        off = x - x.mean(-1, keepdim=True)
+        unit = off / (off.square().mean(-1, keepdim=True) + config["layer_norm_eps"]).sqrt()
+        return unit * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    slopes = [2.0 ** (-8 * (head + 1) / heads) for head in range(heads)]  # of a power of two
+    x = weights["embeddings.word_embeddings.weight"][ids] + weights["embeddings.token_type_embeddings.weight"][0]
+    x = norm(x, "embeddings.LayerNorm")
+    far = (torch.arange(size)[:, None] - torch.arange(size)).abs()
+    for number in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{number}."
+        q, k, v = (linear(x, f"{layer}attention.self.{name}").chunk(heads, -1) for name in ("query", "key", "value"))
+        scale = q[0].shape[-1] ** -0.5
+        shares = [torch.softmax(q[h] @ k[h].T * scale - slopes[h] * far, -1) for h in range(heads)]
+        attended = torch.cat([share @ v[h] for h, share in enumerate(shares)], -1)
+        x = norm(x + linear(attended, f"{layer}attention.output.dense"), f"{layer}attention.output.LayerNorm")
+        first, second = linear(x, f"{layer}mlp.gated_layers").chunk(2, -1)
+        x = norm(x + linear(torch.nn.functional.gelu(first) * second, f"{layer}mlp.wo"), f"{layer}mlp.layernorm")
+    return x

@@ -1,7 +1,7 @@
 """Reads the model of an opened checkpoint: configuration, head and weights, each checked; and what it remembers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,6 +67,8 @@ class InItsClass:
     """Those of another shape than the configuration gives, random too: the checkpoint's shape, and the class's."""
     surplus: set[str]
     """Names in the checkpoint that the class doesn't have."""
+    whole: Mapping[str, str] = field(default_factory=dict)
+    """What the class calls a weight, or holds it in, by its name in `state`, where that is another."""
 
     @property
     def random(self) -> set[str]:

@@ -220,7 +220,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _is_attention_of_pytorch(value: Any) -> bool:
-    return value in (None, "eager", "sdpa")
+    return value in (None, "eager", "sdpa", "torch")  # the last is JinaBERT's name of sdpa
 
 
 _ATTENTION = (

@@ -84,6 +84,7 @@ _DEBERTA_LAYER = {
     **_BERT_LAYER,
     **{f"attention.{name}": f"attention.self.{name}_proj" for name in ("query", "key", "value")},
 }
+_JINA_BERT_MLP = {"intermediate": "mlp.gate", "up": "mlp.up", "output": "mlp.wo", "output_norm": "mlp.layernorm"}
 _MPNET_LAYER = {
     **_BERT_LAYER,
     "attention.query": "attention.attn.q",
@@ -501,6 +502,16 @@ _ALL = (
         token_types=False,
     ),
 )
+JINA_BERT = Family(
+    "bert",
+    _BERT_HEADS,
+    decoder_bias="cls.predictions.bias",
+    layer={**_BERT_LAYER, **_JINA_BERT_MLP},
+    fused={"mlp.gated_layers": ("mlp.gate", "mlp.up")},
+    schemes={"alibi": {"alibi.directional": (False,), "alibi.learned": (False,), "alibi.per_layer": (False,)}},
+    needed=_GATED,
+)
+"""JinaBERT v2, which calls itself a BERT. transformers has no class of it: its weights are read by their names."""
 FAMILIES = {family.model_type: family for family in _ALL}
 """The architectures that can be converted, and exported to: where several hold a scheme, the first that fits."""
 

@@ -23,9 +23,9 @@ from ..model.configuration_posenc import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
-from .families import FAMILIES, WEIGHT_KINDS, Family, check_known
+from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, check_known
 from .fields import our_fields
-from .originals import todays_config
+from .originals import is_jina_bert, todays_config
 from .report import Accounting
 
 _TABLE = "embeddings.position_embeddings.weight"
@@ -36,12 +36,15 @@ _WHY_NOT = {
 }
 
 
-def _family_of(model_type: Any, source: str) -> Family:
-    """The family of a `model_type`.
+def _family_of(raw: dict[str, Any], source: str) -> Family:
+    """The family of a config.json.
 
     Raises:
         UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
     """
+    if is_jina_bert(raw):
+        return JINA_BERT
+    model_type: Any = raw.get("model_type")
     if str(model_type) in FAMILIES:
         check_known(model_type)
         return FAMILIES[model_type]
@@ -102,8 +105,8 @@ def load_source(
         model_class(task)
     opened = open_checkpoint(source, revision=revision, allow_pickle=allow_pickle, needs_weights=False)
     checkpoint = replace(opened, raw=todays_config(opened.raw, source))
-    model_type = checkpoint.raw.get("model_type")
-    family = None if model_type == PosEncConfig.model_type else _family_of(model_type, source)  # whatever its weights
+    is_ours = checkpoint.raw.get("model_type") == PosEncConfig.model_type
+    family = None if is_ours else _family_of(checkpoint.raw, source)  # whatever its weights
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
     config: Any = loaded.model.config
     return replace(loaded, tokenizer=load_tokenizer(checkpoint, config))
@@ -179,6 +182,9 @@ class _Positions:
 def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
+    names = _todays_names(source, family) if family is JINA_BERT else []
+    if names and source.task == "fill-mask" and not any(name.startswith("cls.") for name in names):
+        theirs.architectures = None  # they name a head that published files don't hold
     source_task = _task_of(family, theirs.architectures, source.name, wanted)
     task = wanted or source_task
     assert task is not None
@@ -190,6 +196,9 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
     encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
     head, again = _head_of(family, task, read.state)
+    if family is JINA_BERT:  # no class has said it
+        needed = {*encoder.values(), *head.values()}
+        read = replace(read, missing=needed - set(read.state), surplus=set(read.state) - needed)
     if not theirs.architectures and not read.random & set(head.values()):
         source_task = task
     positions = _positions_of(source, family, theirs, config, read)
@@ -200,9 +209,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     reasons = {name: _reason_to_drop(family, name) for name in surplus} | counters | again | positions.reasons
     read = replace(read, state=state | zeros, surplus=surplus)
     loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
-    class_names = [name.removeprefix(family.prefix) for name in read.model.state_dict()]
-    whole = {part: name for name in class_names for part in family.names_apart(name)}
-    used = {whole.get(name, name) for name in loaded.keys.used if name not in zeros}
+    used = {read.whole.get(name, name) for name in loaded.keys.used if name not in zeros}
     return replace(
         loaded,
         original=None if _is_relative(config) else read.model,
@@ -219,19 +226,37 @@ def _read_apart(source: Checkpoint, family: Family, theirs: Any, task: str) -> I
     if hasattr(theirs, "legacy"):  # DeBERTa's, whose config.json doesn't say which of two masked-LM heads it has
         theirs.legacy = not any(name.startswith("lm_predictions.") for name in names)
     in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
-    read = read_in_class(source, family.model_class(in_class), theirs, family.prefix, **family.without_pooler(in_class))
+    if family is JINA_BERT:
+        read = _read_by_names(source, family)
+    else:
+        cls = family.model_class(in_class)
+        read = read_in_class(source, cls, theirs, family.prefix, **family.without_pooler(in_class))
     state = family.split(read.state, theirs.num_attention_heads)
-    if decoder := family.head_names(in_class).get(_DECODER):
-        state.setdefault(decoder, state[f"{family.embeddings['embeddings.word_embeddings']}.weight"])
+    words = state.get(f"{family.embeddings['embeddings.word_embeddings']}.weight")
+    if words is not None and (decoder := family.head_names(in_class).get(_DECODER)):
+        state.setdefault(decoder, words)  # some heads decode with the word embeddings
     # Its class ignores some names, and lists only others.
     unsaid = {name for name in names if name.startswith((*family.foreign, _TABLE))} - set(read.state)
     return replace(
         read,
         state=state,
+        whole={part: name for name in read.state for part in family.names_apart(name)},
         missing={part for name in read.missing for part in family.names_apart(name)},
         shapes={part: shapes for name, shapes in read.shapes.items() for part in family.names_apart(name)},
         surplus=read.surplus | unsaid,
     )
+
+
+def _read_by_names(source: Checkpoint, family: Family) -> InItsClass:
+    """The weights of a checkpoint of which transformers has no class."""
+    state = {_todays_name(name, family): value for name, value in source.tensors("").items()}
+    if norms := [name for name in state if "layer_norm_q" in name or "up_gated_layer" in name]:
+        raise UserError(
+            f"{source.name!r} holds {quoted(norms)}: a JinaBERT with norms on queries and keys, as those for code and "
+            "for two languages have, which PosEnc's body can't express."
+        )
+    check_finite(state, source.name)
+    return InItsClass(cast(Any, None), state, set(), {}, set())
 
 
 def _todays_name(name: str, family: Family) -> str:

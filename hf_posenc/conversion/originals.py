@@ -1,6 +1,7 @@
-"""Configurations of older remote code, GTE's `new` and Nomic's `n_embd`, as transformers' classes read them today.
+"""Configurations for code of their own, GTE's `new` and Nomic's `n_embd`, as transformers' classes read them today.
 
-These classes know the old names of weights; of the old configurations they would take other values, or none.
+These classes know the old names of weights; of the old configurations they would take other values, or none. And
+JinaBERT v2, which has no such class.
 """
 
 from typing import Any
@@ -37,7 +38,15 @@ def todays_config(raw: dict[str, Any], source: str) -> dict[str, Any]:
         return _gte({**_GTE, **raw}, source)
     if raw.get("model_type") == "nomic_bert" and "n_embd" in raw:
         return _nomic({**_NOMIC, **raw}, source)
+    if is_jina_bert(raw):
+        gated = {"geglu": "gelu", "reglu": "relu"}.get(raw.get("feed_forward_type", "original"))
+        _refuse(raw, source, "feed_forward_type", gated == raw.get("hidden_act", "gelu"))
     return raw
+
+
+def is_jina_bert(raw: dict[str, Any]) -> bool:
+    """True for the config.json of a JinaBERT v2."""
+    return raw.get("model_type") == "bert" and raw.get("position_embedding_type") == "alibi"
 
 
 def _gte(raw: dict[str, Any], source: str) -> dict[str, Any]:
@@ -69,4 +78,4 @@ def _nomic(raw: dict[str, Any], source: str) -> dict[str, Any]:
 
 def _refuse(raw: dict[str, Any], source: str, name: str, fits: bool) -> None:
     if not fits:
-        raise UserError(f"{source!r} has {name}={raw[name]!r}, which transformers' class of such models doesn't have.")
+        raise UserError(f"{source!r} has {name}={raw.get(name)!r}, which can't be converted.")

@@ -6,8 +6,9 @@ import re
 import pytest
 import torch
 from conversion_harness import edit, edit_weights, tiny_source, tiny_tokenizer
+from references import jina_bert
 from safetensors.torch import load_file
-from test_conversion_exact import assert_same
+from test_conversion_exact import ROWS, assert_same, batch, packed
 
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
@@ -143,3 +144,99 @@ def test_a_published_nomic_is_its_class_with_the_values_of_the_old_fields(tmp_pa
             path.write_text(json.dumps({key: kept for key, kept in config.items() if key != name}))
         with pytest.raises(UserError, match=f"{name}=|partial_rotary_factor=0"):
             convert(tmp_path)
+
+
+JINA = {
+    "architectures": ["JinaBertForMaskedLM"],
+    "attention_probs_dropout_prob": 0.0,
+    "auto_map": AUTO_MAP,
+    "classifier_dropout": None,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 8192,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "position_embedding_type": "alibi",
+    "torch_dtype": "float32",
+    "type_vocab_size": 2,
+    "use_cache": True,
+    "vocab_size": 30528,
+    "feed_forward_type": "geglu",
+    "emb_pooler": "mean",
+    "attn_implementation": "torch",
+}
+"""config.json of jinaai/jina-embeddings-v2-base-en."""
+
+
+def jina(folder, task="feature-extraction", **fields):
+    """A tiny JinaBERT v2, made of a BERT with another feed-forward network."""
+    tiny_source(folder, "bert", task)
+    generator = torch.Generator().manual_seed(4)
+
+    def gated(state):
+        outside = "" if task == "feature-extraction" else "bert."
+        for layer in (f"{outside}encoder.layer.{number}." for number in range(2)):
+            state[f"{layer}mlp.gated_layers.weight"] = torch.randn(96, 32, generator=generator) * 0.2
+            for kind in ("weight", "bias"):
+                state.pop(f"{layer}intermediate.dense.{kind}")
+                state[f"{layer}mlp.wo.{kind}"] = state.pop(f"{layer}output.dense.{kind}")
+                state[f"{layer}mlp.layernorm.{kind}"] = state.pop(f"{layer}output.LayerNorm.{kind}")
+        state.pop(f"{outside}embeddings.position_embeddings.weight")
+
+    edit_weights(folder, gated)
+    (folder / "config.json").write_text(json.dumps({**JINA, **SIZES, **fields}))
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_jinabert_computes_what_its_paper_describes_and_is_said_not_to_be_compared(tmp_path):
+    state = jina(tmp_path)
+    done = convert(tmp_path)
+    assert done.report.keys.new == []
+    assert done.report.keys.dropped["pooler.dense.weight"].startswith("the pooler")
+    assert {*done.report.keys.used, *done.report.keys.dropped} == set(state)
+    assert any("can't be measured" in note for note in done.report.notes)
+    ids, mask = batch()
+    expected = torch.cat([jina_bert(state, {**JINA, **SIZES}, row) for row in ROWS]).float()
+    right = torch.stack((ids, mask))
+    left = right.gather(2, mask.argsort(dim=1, stable=True).expand_as(right))
+    for tokens, real in (right, left):
+        found = done.model(tokens, attention_mask=real).last_hidden_state[real.bool()]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(done.model(**packed(ROWS)).last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_heads_of_a_jinabert_are_kept_or_new(tmp_path):
+    jina(tmp_path / "mlm", "fill-mask")
+    assert type(convert(tmp_path / "mlm").model).__name__ == "PosEncForMaskedLM"
+    labels = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}, "architectures": ["JinaBertForSequenceClassification"]}
+    state = jina(tmp_path / "ranker", "text-classification", **labels)
+    model = convert(tmp_path / "ranker").model
+    assert torch.equal(model.classifier.dense.weight, state["bert.pooler.dense.weight"])
+    assert torch.equal(model.classifier.out_proj.weight, state["classifier.weight"])
+    jina(tmp_path / "bare")
+    report = convert(tmp_path / "bare", head="text-classification").report
+    assert report.keys.new == ["classifier.out_proj.weight", "classifier.out_proj.bias"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("mlp.gated_layers", "mlp.up_gated_layer", "holds 'encoder.layer.0.mlp.up_gated_layer.weight'.* norms on quer"),
+        ("layer.1.mlp.wo", "layer.1.mlp.ow", "lacks 'encoder.layer.1.mlp.wo.bias'"),
+        ("pooler.dense", "pooler.sparse", "holds 'pooler.sparse.bias', 'pooler.sparse.weight', which a bert model"),
+    ],
+)
+def test_a_jinabert_with_other_weights_is_refused(old, new, match, tmp_path):
+    jina(tmp_path)
+    edit_weights(tmp_path, lambda state: {key.replace(old, new): value for key, value in state.items()})
+    with pytest.raises(UserError, match=match):
+        convert(tmp_path)
+    edit(tmp_path, feed_forward_type="original")
+    with pytest.raises(UserError, match="has feed_forward_type='original'"):
+        convert(tmp_path)

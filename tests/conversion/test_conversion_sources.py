@@ -44,7 +44,7 @@ def test_a_foreign_architecture_is_refused_before_its_weights_are_read(tmp_path)
     ("change", "match"),
     [
         ({"is_decoder": True}, "is a bert model with is_decoder=True, which PosEnc's body can't express"),
-        ({"model_type": "new", "layer_norm_type": "rms_norm"}, "layer_norm_type='rms_norm', which transformers' class"),
+        ({"model_type": "new", "layer_norm_type": "rms_norm"}, "layer_norm_type='rms_norm', which can't be converted"),
         ({"model_type": "new", "position_embedding_type": "absolute"}, "has position_embedding_type='absolute'"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads="),
         ({"position_embedding_type": "spiral"}, "position_embedding_type='spiral'"),
