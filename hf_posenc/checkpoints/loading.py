@@ -33,7 +33,7 @@ OUR_HEADS = ("classifier.", "lm_head.", "qa_outputs.")
 HEAD_PREFIXES = (
     *OUR_HEADS,
     *("cls.", "pooler.", "score.", "decoder.", "head.", "pre_classifier.", "sequence_summary."),
-    *("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    *("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "lm_predictions.", "mask_predictions."),
     *("generator_predictions.", "generator_lm_head.", "discriminator_predictions."),
 )
 """How the names of heads and poolers begin, in any family."""

@@ -21,7 +21,7 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet, Jina v3, "
+            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet, DeBERTa, Jina, "
             "NomicBERT, GTE, ModernBERT or PosEnc: folder or Hub name.",
         ),
     ],

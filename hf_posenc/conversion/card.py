@@ -1,6 +1,7 @@
 """The card of a converted checkpoint: where it comes from, how it is loaded, and how near it is to the source."""
 
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
@@ -26,7 +27,7 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
         library_name="sentence-transformers" if is_sentence_transformer else "transformers",
         pipeline_tag="sentence-similarity" if is_sentence_transformer else report.head,
         base_model=base_model,
-        license=_license(source.folder / "README.md"),
+        **_license(source.folder / "README.md"),
         tags=[*kinds, "posenc", report.to_scheme, "custom_code"],
     )
     return render(
@@ -41,10 +42,10 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
     )
 
 
-def _license(card: Path) -> str | None:
-    """The licence that the source's card names; None: it names none, or there is no whole card."""
+def _license(card: Path) -> dict[str, Any]:
+    """What the source's card says of its licence; nothing where there is no whole card."""
     try:
-        licence = ModelCard.load(card).data.to_dict().get("license")
+        data = ModelCard.load(card).data.to_dict()
     except Exception:  # what a missing or a broken card raises differs
-        return None
-    return licence if isinstance(licence, str) else None
+        return {}
+    return {name: data[name] for name in ("license", "license_name", "license_link") if data.get(name)}

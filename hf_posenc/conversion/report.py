@@ -90,18 +90,19 @@ class ConversionReport:
         """Plain values, for JSON."""
         return asdict(self)
 
-    def sentence(self) -> str:
-        """Says in words what it costs."""
+    def sentence(self, *, advises: bool = True) -> str:
+        """Says in words what it costs, and perhaps what would bring that down."""
         is_swapped = self.from_scheme != self.to_scheme
         change = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
         text, last = f"Converted {self.source}{change}", self.extended or self.after or self.before
-        nearer = ": `hf-posenc convert --heal texts.txt` brings it nearer to the original" * is_swapped
+        advises = advises and is_swapped
+        nearer = ": `hf-posenc convert --heal texts.txt` brings it nearer to the original" * advises
         if last is None:
             most = "" if self.exact is None else f": hidden states differ by at most {self.exact.hidden_max:.1g}"
             return f"{text}{most or nearer}."
         text = f"{text}: hidden states differ by {_percent(last)} from the original"
         if self.healing is None:
-            return f"{text}{': `hf-posenc convert --heal texts.txt` brings that down' * is_swapped}."
+            return f"{text}{': `hf-posenc convert --heal texts.txt` brings that down' * advises}."
         extended = "" if self.extended is None else f", {_percent(self.after)} before it was extended"
         return f"{text}, {_percent(self.before)} without healing{extended}."
 
@@ -116,7 +117,12 @@ class ConversionReport:
         swapped = "swapped" if self.from_scheme != self.to_scheme else "changed"
         measured = {swapped: self.before, "healed": self.after, "extended": self.extended}
         rows = [
-            (name, _percent(value), f"{value.cosine:.3f}", "" if value.order_r2 is None else f"{value.order_r2:.2f}")
+            (
+                name,
+                _percent(value),
+                f"{value.cosine:.3f}",
+                "" if value.order_r2 is None else f"{round(value.order_r2, 2) + 0.0:.2f}",
+            )
             for name, value in measured.items()
             if value is not None
         ]

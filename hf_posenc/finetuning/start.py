@@ -132,7 +132,7 @@ def start(
     if beginning.checkpoint is None:
         return *_new(options, prepared, beginning.config), []
     if _needs_conversion(options, beginning.config):
-        return _convert(options, prepared)
+        return _convert(options, prepared, beginning)
     return _load(options, prepared, beginning.checkpoint, beginning.config)
 
 
@@ -152,14 +152,17 @@ def _needs_conversion(options: Options, config: Any) -> bool:
     return any(differs(value, getattr(config, name)) for name, value in wanted.items())
 
 
-def _convert(options: Options, prepared: PreparedData) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
+def _convert(
+    options: Options, prepared: PreparedData, beginning: Beginning
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of another family, or under other positions, as a classifier of the data's labels."""
     source = str(options.pretrained)
+    knows_labels = _knows_labels(beginning, prepared.labels)
     converted = convert(
         source,
         scheme=options.scheme,
         scheme_kwargs=cast(Any, options.scheme_kwargs),
-        head="feature-extraction",
+        head=CLASSIFIER if knows_labels else "feature-extraction",
         revision=options.revision,
         allow_other_tokens=options.allow_other_tokens,
         measure=False,
@@ -169,9 +172,12 @@ def _convert(options: Options, prepared: PreparedData) -> tuple[PreTrainedTokeni
     tokenizer = _tokenizer_for(options, converted.tokenizer)
     config: Any = converted.model.config
     config.dtype = None  # trained in float32, whatever the source is stored in
-    notes = _set_fields(options, config, {**_head(prepared.labels), **_config_fields(options)})
+    keeps_head = knows_labels and not converted.report.keys.new
+    notes = _set_fields(options, config, _fields(options, prepared.labels, keeps_head=keeps_head))
+    notes += _of_the_head(source, beginning.checkpoint, keeps_head=keeps_head)
     model = AutoModelForSequenceClassification.from_config(config)
-    model.base_model.load_state_dict(converted.model.state_dict())
+    part = model if knows_labels else model.base_model
+    part.load_state_dict(converted.model.state_dict())
     model.name_or_path = config.name_or_path = source
     if options.lora:
         add_lora(model)
@@ -183,29 +189,47 @@ def _load(
     options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
-    labels = prepared.labels
     source = str(options.pretrained)
-    known = knowledge(config, checkpoint)
-    same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
-    keeps_head = known.problem_type == labels.problem_type and same_labels
+    keeps_head = _knows_labels(Beginning(config, checkpoint), prepared.labels)
     tokenizer = load_tokenizer(checkpoint, config)
     notes = []
     if tokenizer is not None:
         notes = check_ids(tokenizer, checkpoint.folder, source, allowed=options.allow_other_tokens, is_saved=True)
     tokenizer = _tokenizer_for(options, tokenizer)
-    fields = {**_head(labels), **_config_fields(options)}
-    if keeps_head:  # which answers in the units that it learned
-        fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
-    notes += _set_fields(options, config, fields)
-    if checkpoint.task == CLASSIFIER:
-        which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
-        notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {state}.")
+    notes += _set_fields(options, config, _fields(options, prepared.labels, keeps_head=keeps_head))
+    notes += _of_the_head(source, checkpoint, keeps_head=keeps_head)
     model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
         _renew_head(model)
     if options.lora:
         add_lora(model)
     return tokenizer, model, notes
+
+
+def _knows_labels(beginning: Beginning, labels: Labels) -> bool:
+    """True where a checkpoint is a classifier of these labels, or a regressor for one number."""
+    known = beginning.known
+    if known.problem_type != labels.problem_type:
+        return False
+    return (
+        beginning.config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
+    )
+
+
+def _fields(options: Options, labels: Labels, *, keeps_head: bool) -> dict[str, Any]:
+    """The fields of the labels and those that `set` names; a head that is kept answers in the units that it learned."""
+    fields = {**_head(labels), **_config_fields(options)}
+    if keeps_head:
+        fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
+    return fields
+
+
+def _of_the_head(source: str, checkpoint: Checkpoint | None, *, keeps_head: bool) -> list[str]:
+    """A sentence on what becomes of a checkpoint's classifier, if it has one."""
+    if checkpoint is None or checkpoint.task != CLASSIFIER:
+        return []
+    which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
+    return [f"{last_name(source)} was trained for {which} labels: its classifier is {state}."]
 
 
 def _tokenizer_for(options: Options, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:

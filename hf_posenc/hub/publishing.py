@@ -117,9 +117,9 @@ def publish(
         Interrupted: Ctrl-C; the message says the same.
     """
     _check_target(repo_id, create_pr, revision)
+    fields = CardFields(license, _names("language", language), _names("dataset", dataset))
     api = HfApi(token=token)
     branch = revision or "main"
-    fields = CardFields(license, _strings(language), _strings(dataset))
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
@@ -258,8 +258,16 @@ def verify_upload(api: HfApi, repo_id: str, revision: str, sent: Upload, place: 
         raise UserError(f"loading it back failed: {difference}.")
 
 
-def _strings(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given or ())
+def _names(parameter: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names for the card's metadata; refuses one that the Hub wouldn't take there."""
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    for name in names:
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            wanted = "is no name on the Hub. Give one such as `en`, or for a data set `owner/name`."
+            raise UserError(wanted, parameter=parameter, value=name) from error
+    return names
 
 
 def _check_target(repo_id: str, create_pr: bool, revision: str | None) -> None:

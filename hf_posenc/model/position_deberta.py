@@ -1,5 +1,6 @@
 """`deberta`: disentangled attention, content attending to relative positions and back."""
 
+import math
 from typing import Any
 
 import torch
@@ -102,10 +103,7 @@ class DebertaPosition(PositionScheme):
 
     def _reachable(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The vectors of the distances in reach, (R, D), and which of them each pair has, int64 (1 or B, S, S)."""
-        farthest = self.span if tokens.max_distance is None else tokens.max_distance
-        if self.position_buckets is not None:
-            farthest = int(self._bucket(torch.tensor(farthest, device="cpu")))
-        reach = min(farthest, self.span)
+        reach = self.span if tokens.max_distance is None else self._reach(tokens.max_distance)
         least = self.span - reach
         most = min(self.span + reach, 2 * self.span - 1)
         vectors = self.embedding(torch.arange(least, most + 1, device=tokens.positions.device))
@@ -113,6 +111,14 @@ class DebertaPosition(PositionScheme):
             vectors = self.norm(vectors)
         place = (self._bucket(-tokens.distances()) + self.span).clamp(least, most) - least
         return self.dropout(vectors), place
+
+    def _reach(self, distance: int) -> int:
+        """The largest bucket up to a distance, or one more: the last digit of a logarithm may differ."""
+        middle = self.span // 2
+        if self.position_buckets is None or distance <= middle:
+            return min(distance, self.span)
+        grown = math.log(distance / middle) / math.log((self.max_distance - 1) / middle) * (middle - 1)
+        return min(middle + math.ceil(grown) + 1, self.span)
 
     def _bucket(self, distance: Tensor) -> Tensor:
         buckets = self.position_buckets

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, DebertaConfig, Swinv2Config, T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers import x_transformers
@@ -17,7 +18,7 @@ from x_transformers import x_transformers
 from hf_posenc import convert
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.position_cable import CablePosition
-from hf_posenc.model.position_deberta import DebertaPosition
+from hf_posenc.model.position_deberta import DebertaPosition, deberta_bucket
 from hf_posenc.model.position_mlp_bias import MLPBiasPosition
 from hf_posenc.model.position_t5 import T5Position
 from hf_posenc.model.unpadding import Tokens
@@ -63,6 +64,13 @@ def test_disentangled_bias_equals_transformers_deberta(terms):
     expected = theirs.disentangled_att_bias(q / scale, k, relative, mine.embedding.weight, 1 + len(kinds))
     got = mine.layer_bias(q, k, Tokens.from_positions(torch.arange(12)[None]), 0)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (32, 512), (8, 64), (63, 500), (2, 5)])
+def test_buckets_of_distances_equal_transformers_deberta_v2(buckets, longest):
+    distance = torch.arange(-3 * longest, 3 * longest + 1)
+    theirs = make_log_bucket_position(distance, buckets, longest).long()
+    assert torch.equal(deberta_bucket(distance, buckets, longest), theirs)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
