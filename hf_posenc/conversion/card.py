@@ -43,7 +43,7 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
 
 
 def _license(card: Path) -> dict[str, Any]:
-    """What the source's card says of its licence; nothing where there is no whole card."""
+    """The fields of the source's card on its licence; none where there is no whole card."""
     try:
         data = ModelCard.load(card).data.to_dict()
     except Exception:  # what a missing or a broken card raises differs

@@ -37,7 +37,7 @@ class RotatedPosition(PositionScheme):
         return torch.cat((angles.cos(), angles.sin()), -1) * self.attention_factor
 
     def table(self, *positions: Tensor) -> Tensor:
-        """What `cos_sin` gives, and in no graph sin with the signs of `rotate_half` too: float32 (..., 2 or 3 r)."""
+        """The result of `cos_sin`, and in no graph sin with the signs of `rotate_half` too: float32 (..., 2 or 3 r)."""
         both = self.cos_sin(*positions)
         if tracing():
             return both

@@ -10,7 +10,7 @@ import torch
 from common import write_jsonl
 from safetensors.torch import load_file
 from training_harness import rows, started, train
-from transformers import BertConfig, BertForMaskedLM, DataCollatorWithPadding
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, DataCollatorWithPadding
 
 from hf_posenc.conversion import convert
 from hf_posenc.data.tokenizer import train_tokenizer
@@ -57,11 +57,11 @@ LONGER = {"max_position_embeddings": 600}
         ({"label_names": "yes,no"}, (True, False), NEW, {"id2label": {0: "yes", 1: "no"}}),
         (
             {"scheme": "rope"},
-            (True, False),
+            (True, True),
             "Converted run from learned to rope: `hf-posenc convert --heal",
             {"position_embedding_type": "rope"},
         ),
-        ({**LONGER, "max_length": 600}, (True, False), AS_IT_WAS, LONGER),
+        ({**LONGER, "max_length": 600}, (True, True), AS_IT_WAS, LONGER),
     ],
     ids=["arguments", "same", "named", "set", "labels", "scheme", "longer"],
 )
@@ -92,6 +92,19 @@ def test_weights_of_the_bert_family_begin_as_a_conversion_writes_them(bert, orde
     assert model.config.position_embedding_type == (scheme or "learned")
     assert any(says in note for note in notes)
     assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(("names", "is_kept"), [(("acceptable", "unacceptable"), True), (("no", "yes"), False)])
+def test_the_classifier_of_a_bert_is_kept_where_its_labels_are_those_of_the_data(bert, order, tmp_path, names, is_kept):
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    source = BertForSequenceClassification.from_pretrained(bert, **labels)
+    source.save_pretrained(tmp_path / "source")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(bert / name, tmp_path / "source")
+    _, _, model, notes = started(**order, pretrained=str(tmp_path / "source"))
+    state = model.state_dict()
+    assert torch.equal(state["classifier.out_proj.weight"], source.classifier.weight) == is_kept
+    assert (KEPT if is_kept else NEW) in " ".join(notes)
 
 
 def test_a_new_encoder_is_what_the_options_say(order):
