@@ -27,7 +27,7 @@ PACKED = {
     "comparison": 22,
     "inference": 3,
     "kernels": 2,
-    "model": 20,
+    "model": 19,
     "schemes": 18,
     "training": 20,
     "the root": 7,

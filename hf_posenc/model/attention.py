@@ -63,7 +63,8 @@ class ForwardAttention(Movable):
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_number)
-        attention, dropout = self, dropout_of(layer)
+        attention = self
+        dropout = dropout_of(layer)
         if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256 or dropout):
             attention = self._padded()
             masks = attention.masks
