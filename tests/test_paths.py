@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 """Words of each command, and each of its parameters that may be a path, as a shell leaves it."""
 OTHERS = {
+    *("license", "language", "dataset"),
     *(set(Options.__dataclass_fields__) - {*PATHS}),
     *("texts", "text_pair", "split", "as_json", "windows", "stride", "threshold", "top_k", "calibrated", "backend"),
     *("head", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),

@@ -82,7 +82,7 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     metrics = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
     assert {entry.dataset_name for entry in card.data.eval_results} == {Path(easy_order).name}
     assert metrics["test", "accuracy"] == pytest.approx(run.report.metrics["test_accuracy"], abs=1e-4)
-    assert metrics["validation", "macro_f1"] == pytest.approx(run.report.metrics["eval_macro_f1"], abs=1e-4)
+    assert metrics["validation", "f1"] == pytest.approx(run.report.metrics["eval_macro_f1"], abs=1e-4)
     assert "0. `acceptable`" in card.text
 
 
