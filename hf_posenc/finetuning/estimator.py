@@ -251,11 +251,10 @@ class _Estimator(BaseEstimator):
     # ---- predicting -------------------------------------------------------------------------------------------------
 
     def _logits(self, texts: Any, windows: str | None, stride: int | None) -> np.ndarray:
-        """Logits (n, C); without windows and stride those of the constructor hold."""
+        """Logits (n, C); of windows and stride that of the constructor holds which isn't given."""
         check_is_fitted(self, "model_")
-        if windows is None and stride is None:
-            windows, stride = self.windows, self.stride
-        chosen = Windows.of(windows, stride)
+        windows = self.windows if windows is None else windows
+        chosen = Windows.of(windows, self.stride if stride is None else stride)
         long: dict[int, int] = {}
         _, rows = texts_in_memory(texts, remembered_columns(self.model_.config))
         logits = list(logits_of(self.model_, self.tokenizer_, rows, windows=chosen, long=long))

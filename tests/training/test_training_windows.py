@@ -257,6 +257,7 @@ def test_an_estimator_reads_windows_wherever_it_predicts(tmp_path):
     long = [words(60), words(70, 1)]
     own = fitted.predict_proba(long)
     assert fitted.score(long, fitted.classes_[own.argmax(1)]) == 1
-    np.testing.assert_array_equal(own, fitted.predict_proba(long, windows="max", stride=5))
+    for given in ({"windows": "max", "stride": 5}, {"windows": "max"}, {"stride": 5}):
+        np.testing.assert_array_equal(own, fitted.predict_proba(long, **given))
     assert np.abs(own - fitted.predict_proba(long, windows="mean")).max() > 1e-6
     assert "windows" not in fitted.report_.options
