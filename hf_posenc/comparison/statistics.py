@@ -43,7 +43,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from ..data.reading import counted
+from ..data.tables import counted
 from ..errors import UserError
 from .plan import MAJORITY, Plan
 
