@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..data.reading import counted
+from ..data.tables import counted
 from ..markdown import code, markdown_table, plain
 from . import statistics
 from .statistics import Contrast, Interval
