@@ -15,7 +15,6 @@ from remote_code_harness import BATCH, BUILTIN, clean_environment, tiny_config
 from safetensors.torch import load_file, save_file
 
 from hf_posenc.schemes.support import code_files
-from model_cards.studies.parts import minilm_folder
 
 ROOT, MINILM = Path(__file__).parents[2], "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -105,14 +104,9 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
         torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
         code = code_files(tiny_config(scheme))
         assert {path.name: path.read_text() for path in (tmp_path / scheme).glob("*.py")} == code
-    readme = (ROOT / "README.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, flags=re.DOTALL)
-    (tmp_path / MINILM).parent.mkdir()
-    (tmp_path / MINILM).symlink_to(minilm_folder() or "missing")  # in the place of its name on the Hub
-    for code, output in examples:
-        if MINILM not in code or (tmp_path / MINILM).exists():
-            assert run(python, "-c", code, cwd=tmp_path) == output
-    assert len(examples) == 2
+    start = (ROOT / "docs" / "index.md").read_text()
+    ((code, output),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", start, flags=re.DOTALL)
+    assert run(python, "-c", code, cwd=tmp_path) == output
 
 
 @pytest.fixture

@@ -332,9 +332,9 @@ class OnNumbers(PosEncClassifier):
         super().fit(self._as_texts(X, True), y)
         return self
 
-    def _logits(self, texts: Any) -> Any:
+    def _logits(self, texts: Any, windows: str | None = None, stride: int | None = None) -> Any:
         check_is_fitted(self)
-        return super()._logits(self._as_texts(texts, False))
+        return super()._logits(self._as_texts(texts, False), windows, stride)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
