@@ -158,3 +158,4 @@ def test_a_data_set_that_was_saved_with_a_format_is_read_as_one_without(tmp_path
         assert rows_of(table) == expected
         assert table.rows.column_names == ["text", "label", "id", LINE]
         assert table.classes("label") == ("no", "yes")
+        assert [table.cells(name) for name in table.names] == [["y", "x"], [0, 1], [6, 5]]
