@@ -160,7 +160,7 @@ def test_targets_pass_at_their_bounds_and_fail_beyond():
     assert "not measured" not in {row["outcome"] for row in targets.judge(measured)}
 
 
-@pytest.mark.parametrize(("scheme", "a_layer", "outside"), [("none", 68, 69), ("rope", 78, 70)])
+@pytest.mark.parametrize(("scheme", "a_layer", "outside"), [("none", 68, 69), ("rope", 78, 76)])
 def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside):
     """Short texts take a GPU as long as its host needs to launch these; operations that PyTorch adds, BERT has too."""
     counted, of_bert = host.count_operations(scheme), host.count_operations("bert")

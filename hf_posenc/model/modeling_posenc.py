@@ -35,10 +35,10 @@ from .configuration_posenc import PosEncConfig
 from .losses import cross_entropy, sequence_classification_loss, whole_numbers
 from .scheme_base import PositionScheme, check_length
 from .scheme_factory import independent_generator, make_scheme
-from .scheme_math import accumulation_dtype, linear_dtype
+from .scheme_math import accumulation_dtype, linear_dtype, tracing
 from .scheme_table import AUGMENTATIONS
 from .seam import kernels
-from .unpadding import RowAdapters, TokenLayout, Tokens, check_input
+from .unpadding import TokenLayout, Tokens, check_input, rows_name_adapters
 
 Outputs = tuple[Tensor | None, Tensor]
 
@@ -247,7 +247,6 @@ class PosEncModel(PosEncPreTrainedModel):
         pre_norm = config.norm_position != "post"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
         self.position = position
-        self._row_adapters = RowAdapters()
         self._config_when_built = copy.deepcopy(config)
         check_bias(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
@@ -341,7 +340,8 @@ class PosEncModel(PosEncPreTrainedModel):
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
-        unpad = not self._row_adapters.are_named(self.layers, self.position) and unpad
+        if "peft" in sys.modules and not tracing() and rows_name_adapters(self.layers[0], self.position):
+            unpad = False
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens
