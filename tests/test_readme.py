@@ -50,7 +50,7 @@ RUN_ELSEWHERE = {
     "hf-posenc plot .*": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc (convert|export minilm|train .* xlmr-rope$).*": "tests/conversion/test_conversion_sources.py",
     "(torchrun|accelerate launch) .*": "tests/training/test_training_scale.py, with the same launchers",
-    "hf-posenc export runs/mine .*": "tests/exporting/test_export_folder.py, test_export_graphs.py, test_export_int8.py",
+    "hf-posenc export runs/mine .*": "tests/exporting/test_export_folder.py, test_export_int8.py",
     "hf-posenc predict runs/mine-openvino .*": "tests/training/test_training_backends.py",
     "python examples/ray_predict.py .*": "tests/exporting/test_serving_ray.py",
     "python examples/serving/server.py .*": "tests/exporting/test_serving_server.py",
