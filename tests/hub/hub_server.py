@@ -238,8 +238,6 @@ class Api(Handler):
         ("POST", "/api/validate-yaml", "validate"),
         ("POST", rf"/api/models/{_id}/preupload/(?P<revision>.+)", "preupload"),
         ("POST", rf"/api/models/{_id}/commit/(?P<revision>.+)", "commit"),
-        ("POST", rf"/api/models/{_id}/discussions", "new_pull"),
-        ("GET", rf"/api/models/{_id}/discussions/(?P<number>\d+)", "pull"),
         ("POST", rf"/api/models/{_id}/branch/(?P<name>.+)", "new_branch"),
         ("GET", rf"/api/models/{_id}/tree/(?P<revision>refs/pr/\d+|[^/]+)(?:/(?P<path>.+))?", "tree"),
         ("GET", rf"/api/models/{_id}(?:/revision/(?P<revision>.+))?", "info"),
@@ -321,17 +319,6 @@ class Api(Handler):
         repo.pulls.append(title)
         repo.refs[f"refs/pr/{len(repo.pulls)}"] = repo.refs["main"]
         return len(repo.pulls)
-
-    def new_pull(self, repo: str) -> None:
-        self.query["create_pr"] = "1"  # anybody may propose
-        self.send(200, {"num": self._open(self.repository(repo, write=True), self.json()["title"])})
-
-    def pull(self, repo: str, number: str) -> None:
-        title = self.repository(repo).pulls[int(number) - 1]
-        fields = {"title": title, "num": int(number), "status": "draft", "isPullRequest": True, "events": []}
-        fields |= {"repo": {"name": repo, "type": "model"}, "author": {"name": "you"}}
-        fields |= {"createdAt": "2026-01-01T00:00:00.000Z", "filesWithConflicts": []}
-        self.send(200, {**fields, "changes": {"base": "refs/heads/main"}, "diff": ""})
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
