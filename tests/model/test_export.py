@@ -35,7 +35,7 @@ def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
     return perturb(PosEncForSequenceClassification(tiny_config(scheme, num_hidden_layers=1, **fields))).eval()
 
 
-# Every scheme is exported by check_scheme, and to ONNX by tests/export/test_export_graphs.py.
+# Every scheme is exported by check_scheme, and to ONNX by tests/exporting/test_export_graphs.py.
 @pytest.mark.parametrize(("scheme", "fields"), others_slow(CASES, PRICES, ("none", {"norm_type": "rms_norm"})))
 def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields):
     model = classifier(scheme, **fields)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from common import perturb, schemes_restored
-from remote_code_harness import BUILTIN, CODE, HEAD, tiny_config, tiny_model
+from common import perturb, schemes_restored, tiny_config
+from remote_code_harness import BUILTIN, CODE, HEAD, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
