@@ -67,7 +67,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {"speed": f"{ratio_table(zen4)}\n\n{machine_line(zen4)}"},
-        root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
+        root / "docs" / "gpus.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
             "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
             "conversion": table(converted),
