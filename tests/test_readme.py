@@ -280,6 +280,11 @@ def test_the_numbers_in_the_readme_are_those_of_the_tables():
     speed = {row["work"]: f"{row['ratio']:.1f}" for row in rows if row["contender"] == "rope"}
     assert f"{speed['sst2']} times as fast as transformers' BERT where batches are half padding, " in README
     assert f"{speed['sst2_sorted']} to {speed['8x128']} times elsewhere" in README
+    judged = json.loads((file.parent / "benchmark_gpu.json").read_text())["targets"]
+    short, mixed = (row["value"] for row in judged if "`bert`" in row["target"])
+    for page in (README, PAGES["docs/gpus.md"]):
+        assert f"{short:.2f}"[1:] + " of BERT's speed" in page
+        assert f"{mixed:.1f} times" in page
 
 
 def test_the_address_is_one_placeholder():
