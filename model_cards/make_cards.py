@@ -34,6 +34,7 @@ from hf_posenc.model.scheme_factory import make_scheme, own_arguments
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import SchemeSummary, describe_schemes
 from hf_posenc.schemes.plots import plot_position, save_figure
+from model_cards.formulas import latex
 
 FOLDER = Path(__file__).parent
 TRAINED = FOLDER / "trained_positions.safetensors"
@@ -107,14 +108,15 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Summary
         "backends": "eager, sdpa; FlashAttention takes no bias" if biased else "eager, sdpa, FlashAttention",
     }
     first, *others = _paragraphs(made)
-    what, colon, formula = first.rstrip(".").partition(": ")
-    paragraphs = [f"{what}: `{formula}`." if colon else first]
-    paragraphs += [re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", part) for part in others]
+    summary, _, formula = first.rstrip(".").partition(": ")
+    paragraphs = [re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", part) for part in others]
     entries, keys = read_references(folder), [f"{who.split()[0].lower()}{who[-4:]}" for who, _ in papers(made)]
     return render(
         FOLDER / "card.md.jinja",
         metadata=metadata.to_yaml(),
         name=row.name,
+        summary=summary,
+        formula=latex(formula),
         paragraphs=paragraphs,
         facts=[fact for fact in facts.items() if fact[1]],
         picture="" if row.name in UNSEEN else f"pictures/{row.name}.png",

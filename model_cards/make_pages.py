@@ -25,7 +25,7 @@ from hf_posenc.options import READING, Options
 from hf_posenc.schemes.describe import describe_schemes
 from hf_posenc.schemes.plots import save_figure
 from hf_posenc.training.trainer_fields import FIELDS
-from model_cards.benchmark.tables import HOST, JUDGED, SERVING, SPEED, rows_table
+from model_cards.benchmark.tables import GPU, HOST, JUDGED, SERVING, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import table
 from model_cards.studies.kept import table as kept_table
@@ -59,7 +59,6 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "bfloat16": ratio_table(speeds["_bfloat16"]),
             "processors": "\n\n".join(processor_tables(folder)),
             "host": measured_targets(read_results(folder, "benchmark_host"), HOST),
-            "gpu": gpu_tables(folder),
             "serving": f"{rows_table(speeds['_serving']['rows'], SERVING)}\n\n{machine_line(speeds['_serving'])}",
             "schemes": cost_table(speeds["_schemes"]),
             "memory": memory_table([speeds["_2048"], speeds["_8192"]]),
@@ -67,7 +66,10 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {"speed": f"{ratio_table(zen4)}\n\n{machine_line(zen4)}"},
-        root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
+        root / "docs" / "gpus.md": {
+            "gpu": measured_targets(read_results(folder, "benchmark_gpu"), GPU),
+            "attention": attention_table(),
+        },
         root / "docs" / "pretrained-weights.md": {
             "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
             "conversion": table(converted),
@@ -182,13 +184,6 @@ def processor_tables(folder: Path) -> list[str]:
         shares = _by_work(results, "linear_share", "{:.0%}", "share of the linear layers")
         parts.append(f"{kind}:\n\n{ratio_table(results)}\n\n{shares}\n\n{machine_line(results)}")
     return parts
-
-
-def gpu_tables(folder: Path) -> str:
-    """What `make gpu` measured, its targets first; a sentence where it hasn't run."""
-    if not (folder / "results" / "benchmark_gpu.json").is_file():
-        return "Nothing has been measured on a GPU yet."
-    return measured_targets(read_results(folder, "benchmark_gpu"), SPEED)
 
 
 def measured_targets(results: dict[str, Any], columns: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from model_cards.formulas import picture
+
 ROOT = Path(__file__).parent.parent
 _CODE = r"^```.*?^```|`[^`\n]*`"
 _LINK = re.compile(rf"{_CODE}|(\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))", re.DOTALL | re.MULTILINE)
@@ -38,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes links relative to the page's place in the site."""
+    """Makes links relative to the page's place in the site, and typesets formulas."""
     place = page.file.src_uri
     source = _source(page.file)
 
@@ -48,7 +50,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _place(_linked(source, link[2]))
         return f"{link[1]}{os.path.relpath(target, os.path.dirname(place) or '.')}{link[3] or ''}"
 
-    return _LINK.sub(rewritten, markdown)
+    with_formulas = re.sub(r"^\$\$\n(.+?)\n\$\$$", lambda found: picture(found[1]), markdown, flags=re.MULTILINE)
+    return _LINK.sub(rewritten, with_formulas)
 
 
 def _as_markdown(notebook: Any) -> str:
@@ -56,13 +59,20 @@ def _as_markdown(notebook: Any) -> str:
     parts = []
     for cell in notebook.cells:
         parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
-        for output in cell.get("outputs", ()):
-            shown = output.get("data", {})
-            if "image/png" in shown:
-                parts.append(f'<img alt="What the cell drew" src="data:image/png;base64,{shown["image/png"].strip()}">')
-            else:
-                parts.append(f"```text\n{(shown.get('text/plain') or output.text).rstrip()}\n```")
+        parts += [_shown(output) for output in cell.get("outputs", ())]
     return "\n\n".join(parts) + "\n"
+
+
+def _shown(output: Any) -> str:
+    """What a cell showed: a table, a picture or text."""
+    data = output.get("data", {})
+    if "text/markdown" in data:
+        return data["text/markdown"]
+    if frame := re.search(r"<table.*</table>", data.get("text/html", ""), re.DOTALL):
+        return re.sub(r"<(table|tr)[^>]*>|\n *", lambda tag: f"<{tag[1]}>" if tag[1] else "", frame[0])
+    if "image/png" in data:
+        return f"![What the cell drew](data:image/png;base64,{data['image/png'].strip()})"
+    return f"```text\n{(data.get('text/plain') or output.text).rstrip()}\n```"
 
 
 def _source(file: File) -> Path:

@@ -77,6 +77,7 @@ def test_every_block_and_every_command_is_run_by_a_test(page):
     assert PAGES[page].count("```") == 2 * len(kinds)  # none is indented, where it wouldn't be found
     assert set(kinds) <= {"bash", "python", "text", "yaml"}
     python = {block for kind, block in BLOCKS[page] if kind == "python"}
+    assert max((len(line) for block in python for line in block.splitlines()), default=0) <= 100  # the site's width
     examples = EXAMPLES.get(page, [])
     assert python - {LOADS} == {code for code, _ in examples}
     assert kinds.count("text") == len(examples)
@@ -262,9 +263,15 @@ def test_the_numbers_in_the_readme_are_those_of_the_tables():
     speed = {row["work"]: f"{row['ratio']:.1f}" for row in rows if row["contender"] == "rope"}
     assert f"{speed['sst2']} times as fast as transformers' BERT where batches are half padding, " in README
     assert f"{speed['sst2_sorted']} to {speed['8x128']} times elsewhere" in README
+    judged = json.loads((file.parent / "benchmark_gpu.json").read_text())["targets"]
+    short, mixed = (row["value"] for row in judged if "`bert`" in row["target"])
+    for page in (README, PAGES["docs/gpus.md"]):
+        assert f"{short:.2f}"[1:] + " of BERT's speed" in page
+        assert f"{mixed:.1f} times" in page
 
 
 def test_the_address_is_one_placeholder():
     """Until the repository is public; a release is refused with it."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
     assert f"git clone {urls['Repository']} " in README
+    assert f"repo_url: {urls['Repository']} " in (ROOT / "mkdocs.yml").read_text()

@@ -48,6 +48,20 @@ def test_nothing_comes_from_elsewhere(site):
         assert not [url for url in page.loaded if re.match(r"https?:|//", url)], path
 
 
+def test_a_page_is_called_what_its_title_says_and_no_two_alike(site):
+    names = {}
+    for path in site:
+        text = path.read_text(encoding="utf-8")
+        name, title = re.search("<title>(.*?)(?: - hf_posenc)?</title>.*<h1.*?>(.*?)</h1>", text, re.DOTALL).groups()
+        assert path.parent.name == "report" or name == re.sub("<a class.*|<.*?>", "", title), path  # reports: by plan
+        assert names.setdefault(name, path) == path
+
+
+def test_tables_of_notebooks_are_tables(site):
+    (page,) = [path for path in site if path.parent.name == "classify"]
+    assert page.read_text(encoding="utf-8").count("<table>") == 3
+
+
 def test_the_reference_has_every_public_name_and_there_is_a_page_for_each_scheme(site):
     anchors = set().union(*(page.anchors for path, page in site.items() if "reference" in path.parts))
     assert {f"hf_posenc.{name}" for name in hf_posenc.__all__} <= anchors

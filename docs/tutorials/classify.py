@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from IPython.display import Markdown
 
 import hf_posenc
 
@@ -51,7 +52,7 @@ rows.head(4)
 # %%
 data = pd.read_csv(folder / "mine.csv")
 classifier = hf_posenc.fit(list(data.text), list(data.label), size="tiny", epochs=8)
-print(classifier.report_.score_table())
+Markdown(classifier.report_.score_table())
 
 # %% [markdown]
 # ## Ask it
@@ -60,8 +61,10 @@ print(classifier.report_.score_table())
 
 # %%
 test = pd.read_json(examples / "test.jsonl.gz", lines=True)
-questions = list(test.text[test.pair_id.isin(test.pair_id.head(2))].sort_values(key=lambda texts: texts.str.len()))
-pd.DataFrame(classifier.predict_proba(questions), index=questions, columns=classifier.classes_).round(3)
+pairs = test[test.pair_id.isin(test.pair_id.head(2))]
+questions = list(pairs.text.sort_values(key=lambda texts: texts.str.len()))
+probabilities = classifier.predict_proba(questions)
+pd.DataFrame(probabilities, index=questions, columns=classifier.classes_).round(3)
 
 # %% [markdown]
 # And all of them:
@@ -77,14 +80,15 @@ assert accuracy > 0.6
 # The same encoder without positions: where it does as well, word order hardly matters. Here it can only guess.
 
 # %%
-blind = hf_posenc.fit(list(data.text), list(data.label), size="tiny", epochs=2, scheme="none", baselines=False)
+options = {"size": "tiny", "epochs": 2, "baselines": False}
+blind = hf_posenc.fit(list(data.text), list(data.label), scheme="none", **options)
 without = blind.score(list(test.text), list(test.label))
 print(f"without positions: {without:.3f}, with: {accuracy:.3f}")
 assert without < 0.55
 
 # %% [markdown]
 # One run each proves little. `hf_posenc.compare("mine.csv", schemes=["none", "learned", "rope"], output="results")`
-# repeats the comparison with five seeds and tests the differences: [Comparing schemes](../comparing.md).
+# repeats the comparison with five seeds and tests the differences: [Compare schemes](../comparing.md).
 #
 # ## Keep it
 #

@@ -97,14 +97,16 @@ figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for way, name in ways.items():
     lengths, shares, bars = [], [], []
     for length in (512, 1024, 2048, 4096):
-        found = "".join(part["found"] for key, part in parts.items() if key.startswith(f"{way}/{length}/"))
+        keys = [key for key in parts if key.startswith(f"{way}/{length}/")]
+        found = "".join(parts[key]["found"] for key in keys)
         if found:
             interval = binomtest(found.count("1"), len(found)).proportion_ci(method="wilson")
             share = found.count("1") / len(found)
             lengths.append(length)
             shares.append(share)
             bars.append((share - interval.low, interval.high - share))
-    axes.errorbar(lengths, shares, yerr=list(zip(*bars, strict=True)), marker="o", capsize=3, label=name)
+    ends = list(zip(*bars, strict=True))
+    axes.errorbar(lengths, shares, yerr=ends, marker="o", capsize=3, label=name)
 axes.set_xscale("log", base=2, subs=[])
 axes.set_xticks([512, 1024, 2048, 4096], ["512", "1,024", "2,048", "4,096"])
 axes.set(xlabel="tokens of a text", ylabel="queries that find their text", ylim=(0, 1))

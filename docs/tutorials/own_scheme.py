@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # Your own scheme
+# # A scheme, from the first line to the Hub
 #
 # An idea for a positional scheme, from the first line to a checkpoint that strangers load: written, checked, compared
-# with `none` and `rope`, shared. [Your own scheme](../own-scheme.md) has all hooks.
+# with `none` and `rope`, shared. [Write a scheme](../own-scheme.md) has all hooks.
 
 # %%
 import sys
@@ -51,7 +51,8 @@ class LogSlopes(DistanceBias):
         self.slopes = nn.Embedding(2, num_heads)
 
     def of_distance(self, distance, layer):  # int64 (R,) -> (R, H)
-        return -self.slopes((distance > 0).long()) * distance.abs().float().log1p()[:, None]
+        slopes = self.slopes((distance > 0).long())
+        return -slopes * distance.abs().float().log1p()[:, None]
 ''')
 from log_slopes import LogSlopes
 
@@ -76,7 +77,8 @@ print(report)
 # Two sentences of the same words, in another order. Without positions the mean of the hidden states is the same.
 
 # %%
-ids = torch.tensor([[1, 2, 3, 1, 4], [1, 4, 3, 1, 2]])  # the dog chased the cat, the cat chased the dog
+# the dog chased the cat, the cat chased the dog
+ids = torch.tensor([[1, 2, 3, 1, 4], [1, 4, 3, 1, 2]])
 for scheme in ("none", "rope", "log_slopes"):
     config = hf_posenc.PosEncConfig.from_size("tiny", vocab_size=5, position_embedding_type=scheme)
     dog, cat = hf_posenc.PosEncModel(config).eval()(ids).last_hidden_state.mean(1)
@@ -100,8 +102,9 @@ test = pd.read_json(examples / "test.jsonl.gz", lines=True)
 options = {"size": "tiny", "epochs": 6, "baselines": False}
 scores, models = {}, {}
 for scheme in ("none", "rope", "log_slopes"):
-    models[scheme] = hf_posenc.fit(list(train.text), list(train.label), scheme=scheme, **options)
-    scores[scheme] = models[scheme].score(list(test.text), list(test.label))
+    model = hf_posenc.fit(list(train.text), list(train.label), scheme=scheme, **options)
+    scores[scheme] = model.score(list(test.text), list(test.label))
+    models[scheme] = model
 pd.Series(scores, name="accuracy").round(3)
 
 # %% [markdown]

@@ -199,7 +199,7 @@ FIELDS: dict[str, TrainerField] = {
     **_refused("it stops by itself where weights aren't finite", "debug"),
     **_refused("the launcher gives it", "local_rank", "ddp_backend", "ddp_timeout"),
     **_refused("the first process prints and saves", "log_on_each_node", "save_on_each_node"),
-    **_refused("the settings of accelerate give it: docs/more-than-one-gpu.md", "fsdp", "fsdp_config", "deepspeed"),
+    **_refused("the settings of accelerate give it: docs/gpus.md", "fsdp", "fsdp_config", "deepspeed"),
     **_refused("it splits layers, which these models don't plan", "parallelism_config"),
 }
 

@@ -27,6 +27,8 @@ SPEED = (
     *("milliseconds", "ratio", "cost", "tokens_per_second", "peak_mb", "linear_share"),
 )
 """Columns of what `run_benchmark` measures."""
+GPU = ("work", "contender", "milliseconds", "tokens_per_second", "peak_mb")
+"""Those that differ on a GPU, where one model trains."""
 SERVING = ("work", "contender", "milliseconds", "texts_per_second", "ratio", "accuracy", "agreement")
 """Columns of what `run_serving` measures."""
 HOST = ("contender", "milliseconds", "ratio", "a_layer", "outside")
