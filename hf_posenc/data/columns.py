@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
-from datasets import ClassLabel
 
 from ..errors import UserError, spell
 from ..options import Options, words
@@ -64,7 +63,7 @@ class Columns:
         require_columns(table, self.text, "text_column")
         columns = []
         for name in self.text:
-            cells = _named_classes(table, name)
+            cells = table.class_names(name)
             if odd := [row for row, cell in enumerate(cells) if not _is_text(cell)]:
                 what = f"{cells[odd[0]]!r:.60} in {table.where(odd[0])}, which is no text"
                 another = spell("text_column")
@@ -85,15 +84,6 @@ class Columns:
         unused = [name for name in names if name not in (*self.text, *self.labels)]
         label = f"; label: {self.label}" if set(self.labels) <= set(names) - set(self.text) else ""
         return f"Text: {text}{label}" + (f"; not used: {_listed(unused)}" if unused else "")
-
-
-def _named_classes(table: Table, name: str) -> list[Any]:
-    """The cells of a column of text; those of declared classes are their names."""
-    feature = table.rows.features[name]
-    cells = table.cells(name)
-    if not isinstance(feature, ClassLabel):
-        return cells
-    return [None if cell in (None, -1) else feature.int2str(cell) for cell in cells]
 
 
 def _is_text(cell: Any) -> bool:
@@ -218,7 +208,7 @@ def _candidates(
 def _unnamed(table: Table, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
     """The error of columns that must be named: exactly one choice isn't missing."""
     names = table.names
-    head = table.rows.with_format("arrow")[:100].to_pydict()
+    head = table.rows.slice(0, 100).to_pydict()
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []

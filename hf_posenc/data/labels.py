@@ -273,7 +273,7 @@ def _of_one_hot(table: Table, names: Sequence[str]) -> list[list[str] | None]:
     for row, cells in enumerate(zip(*(table.cells(name) for name in names), strict=True)):
         marks = [None if is_missing(cell) else _MARKS.get(str(cell).strip().lower(), cell) for cell in cells]
         if odd := [name for name, mark in zip(names, marks, strict=True) if mark not in (None, False, True)]:
-            cell = f"{table.rows[odd[0]][row]!r:.40} in {table.where(row)}"
+            cell = f"{cells[names.index(odd[0])]!r:.40} in {table.where(row)}"
             what = f"names several columns of 0 and 1: column {odd[0]!r} has {cell}."
             raise UserError(what, parameter="label_column")
         rows.append(None if None in marks else list(compress(names, marks)))

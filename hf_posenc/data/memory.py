@@ -14,8 +14,8 @@ from datasets import Column, Dataset
 from ..errors import UserError, readable
 from .columns import Columns, as_input, columns_of_input, is_absent
 from .preparing import TEXTS
-from .reading import Source, refuse_surrogates
-from .tables import Table
+from .reading import refuse_surrogates
+from .tables import Table, as_table
 
 IN_MEMORY = "texts in memory"
 """What messages call them."""
@@ -65,7 +65,7 @@ def named_table_in_memory(given: Any) -> Table | None:
         return None
     with readable(IN_MEMORY, "Write the values of a column alike."):
         rows = pa.table({name: values_in_memory(cells) for name, cells in columns.items()})
-    return Source(rows, IN_MEMORY).table()
+    return as_table(rows, IN_MEMORY)
 
 
 def _speaks_arrow(given: Any) -> bool:

@@ -178,7 +178,7 @@ def _usable_rows(
         raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
     columns: dict[str, Any] = {
         **dict(zip(TEXTS, texts, strict=False)),
-        LINE: table.rows[LINE][:],
+        LINE: list(table.numbers),
         _MARK: marks_of(*texts),
     }
     kinds: dict[str, Any] = {name: Value("string") for name in columns} | {LINE: Value("int64"), _MARK: Value("uint64")}

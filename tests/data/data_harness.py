@@ -9,7 +9,7 @@ from datasets import Dataset
 from hf_posenc.data.preparing import Known, PreparedData, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
-from hf_posenc.data.tables import LINE, Table, as_table
+from hf_posenc.data.tables import Table, as_table
 from hf_posenc.options import Options
 
 
@@ -34,7 +34,7 @@ def rows_with(labels: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def rows_of(table: Table) -> list[dict[str, Any]]:
-    return table.rows.remove_columns(LINE).to_list()
+    return table.rows.to_pylist()
 
 
 def rows_in(path: object, **options: Any) -> list[dict[str, Any]]:

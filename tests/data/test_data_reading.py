@@ -15,7 +15,6 @@ from datasets import Dataset, DatasetDict
 
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
-from hf_posenc.data.tables import LINE
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
@@ -215,7 +214,7 @@ def test_objects_may_lack_a_key_and_a_text_may_look_like_json(tmp_path):
     assert rows_in(path) == [{"text": "a", "label": None}, {"text": "b", "label": "x"}]
     path = write_file(tmp_path / "a.txt", '{"a":' * 100_000 + "\n\nplain\n")
     table = read(Options(data=path))["train"]
-    assert (table.cells("text")[1:], table.rows[LINE][:]) == (["", "plain"], [1, 2, 3])  # an answer for each line
+    assert (table.cells("text")[1:], table.numbers) == (["", "plain"], [1, 2, 3])  # an answer for each line
     assert table.summary == "3 rows from 3 lines"
 
 

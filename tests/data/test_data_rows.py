@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.data.reading import read_file
-from hf_posenc.data.tables import LINE
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
@@ -67,7 +66,7 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
     table = read_file(write_csv(tmp_path / "a.csv", examples, quoting=csv.QUOTE_ALL))
     assert rows_of(table) == examples
     assert table.summary == "50 rows from 201 lines"
-    assert table.rows[LINE][1] == 6
+    assert table.numbers[1] == 6
     path = write_csv(tmp_path / "b.csv", examples)
     with pytest.raises(UserError, match="line 2: a quote opens there and closes in a later line"):
         rows_in(path)
