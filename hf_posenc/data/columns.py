@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import pandas as pd
@@ -105,6 +105,11 @@ def _listed(names: Sequence[str]) -> str:
 def is_absent(cell: Any) -> bool:
     """True for a cell that holds nothing: None, NaN, or what pandas has for them."""
     return cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
+
+
+def is_missing(cell: Any) -> bool:
+    """True for a cell that holds nothing, or blanks."""
+    return is_absent(cell) or (isinstance(cell, str) and not cell.strip())
 
 
 def _written(cell: Any) -> str:
@@ -268,7 +273,7 @@ def remember_columns(config: Any, columns: Columns, dialect: Dialect | None = No
 def remembered_columns(config: Any) -> Columns | None:
     """The columns that a checkpoint was trained on; None if its configuration has none."""
     noted = notes_of(config)
-    if not isinstance(noted.get("text_columns"), list):
+    if not isinstance(noted.get("text_columns"), list) or not noted["text_columns"]:
         return None
     labels = tuple(noted.get("one_hot_columns") or [str(noted.get("label_column", "label"))])
     return Columns(tuple(noted["text_columns"]), labels, noted.get("text_separator"), noted.get("label_delimiter"))
@@ -277,7 +282,7 @@ def remembered_columns(config: Any) -> Columns | None:
 def remembered_dialect(config: Any) -> Dialect | None:
     """Dialect by which the training of a checkpoint read its files; None if its configuration doesn't say."""
     noted = notes_of(config).get("dialect")
-    return Dialect(**noted) if isinstance(noted, dict) else None
+    return Dialect(**{item.name: noted.get(item.name) for item in fields(Dialect)}) if isinstance(noted, dict) else None
 
 
 def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:

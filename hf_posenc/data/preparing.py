@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from ..errors import UserError, spell
 from ..options import Options
-from .columns import Columns, find_columns
-from .labels import Known, Labels, encode_labels, is_missing, refuse_far_from_zero, standard_units
+from .columns import Columns, find_columns, is_missing
+from .labels import Known, Labels, encode_labels, refuse_far_from_zero, standard_units
 from .slips import label_slips, normalized, repetitions
 from .tables import LINE, Table, counted
 from .tokenizer import cut_rows

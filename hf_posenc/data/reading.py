@@ -310,16 +310,16 @@ def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tupl
 def _value_in(text: str, source: str, *, must_list: bool = False) -> Any:
     """The value that a text in JSON holds."""
     with readable(source, "Write an object on each line in a .jsonl file, one list of objects in a .json file."):
-        value = json.loads(text, object_pairs_hook=_object)
+        value = json.loads(text, object_pairs_hook=keys_once)
         if must_list and not isinstance(value, list):
             raise ValueError(f"it holds {value!r:.60}, no list of objects.")
         return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; refuses one that names a key twice, of which the parser would drop one."""
+def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; refuses one that holds a key twice, of which some parsers drop the first, some the last."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it names {max(names, key=names.count)!r} twice.")
+        raise ValueError(f"it holds {max(names, key=names.count)!r} twice")
     return row

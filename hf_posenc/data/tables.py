@@ -64,12 +64,10 @@ class Table:
         return tuple(inner.names) if isinstance(inner, ClassLabel) else None
 
     def class_names(self, column: str) -> list[Any]:
-        """The cells of a column; those of declared classes are their names, or None."""
+        """The cells of a column; those of declared classes, or of lists of them, are names, or None for -1 (GLUE)."""
+        names = self.classes(column)
         cells = self.cells(column)
-        feature = self._feature(column)
-        if not isinstance(feature, ClassLabel):
-            return cells
-        return [None if cell in (None, -1) else feature.int2str(cell) for cell in cells]
+        return cells if names is None else [_named(cell, names) for cell in cells]
 
     def _feature(self, column: str) -> Any:
         """The type that `datasets` has for a column; None: it has none, such as for a map."""
@@ -139,6 +137,13 @@ def as_table(
         raise UserError(f"{name!r} has no rows. Give data with at least one example.")
     summary = counted(rows.num_rows, "row") + (f" from {counted(lines, 'line')}" if lines else "")
     return Table(rows, name, kind, numbers or range(rows.num_rows), summary)
+
+
+def _named(cell: Any, names: Sequence[str]) -> Any:
+    """The name of a class, or those of a list of classes; None where there is none."""
+    if isinstance(cell, list):
+        return [_named(part, names) for part in cell]
+    return None if cell in (None, -1) else names[cell]
 
 
 def _media(feature: Any) -> str | None:

@@ -24,7 +24,7 @@ from datasets import (
 )
 
 from hf_posenc.data.columns import Columns
-from hf_posenc.data.labels import encode_labels
+from hf_posenc.data.labels import Known, encode_labels
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read, read_split
 from hf_posenc.data.tables import as_table
@@ -89,7 +89,7 @@ def outcome(take):
 def check(table, text, label):
     texts = outcome(lambda: Columns(("t",)).texts(table)[0])
     assert text in texts if isinstance(text, str) else texts == text
-    labels = outcome(lambda: encode_labels({"train": table}, Columns(("other",), ("t",))))
+    labels = outcome(lambda: encode_labels({"train": table}, Columns(("other",), ("t",)), Options(), Known()))
     assert label in labels if isinstance(label, str) else (labels[0].names, labels[1]["train"]) == label
 
 

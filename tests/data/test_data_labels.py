@@ -111,12 +111,12 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
     said, numbers = numbers_of({"train": split([1, -1])}, skip_missing=True, label_names="good,bad,so".split(","))
     assert (said.names, numbers["train"]) == (("neg", "pos", "neutral"), [1, None])
     ordered = Columns(("text",)), Options(label_names="pos,neutral,neg")
-    said, numbers = encode_labels({"train": split([1, 0])}, *ordered)
+    said, numbers = encode_labels({"train": split([1, 0])}, *ordered, Known())
     assert (said.names, numbers["train"]) == (("pos", "neutral", "neg"), [0, 2])
     with pytest.raises(
         UserError, match="The train data has unknown labels: 'pos' .row 0.; 'neg' .row 1.. Known are 'no', 'yes'"
     ):
-        encode_labels({"train": split([1, 0])}, Columns(("text",)), Options(label_names="no,yes"))
+        encode_labels({"train": split([1, 0])}, Columns(("text",)), Options(label_names="no,yes"), Known())
 
 
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
@@ -265,10 +265,10 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
     a, b = marks
     splits = {"test": table(text=["x", "y"], a=a, b=b)}
     columns, problem = Columns(("text",), ("a", "b")), SEVERAL
-    labels, numbers = encode_labels(splits, columns, known=Known(None, ("b", "a"), problem))
+    labels, numbers = encode_labels(splits, columns, Options(), Known(None, ("b", "a"), problem))
     assert (labels.problem_type, numbers["test"]) == (problem, [list(row) for row in zip(b, a, strict=True)])
     with pytest.raises(UserError, match="--label-column has no column for the model's label 'c'. Name one for each."):
-        encode_labels(splits, columns, known=Known(None, ("a", "b", "c"), problem))
+        encode_labels(splits, columns, Options(), Known(None, ("a", "b", "c"), problem))
 
 
 # ---- a trained model's labels ----------------------------------------------------------------------------------------
