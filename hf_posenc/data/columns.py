@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -282,7 +282,9 @@ def remembered_columns(config: Any) -> Columns | None:
 def remembered_dialect(config: Any) -> Dialect | None:
     """Dialect by which the training of a checkpoint read its files; None if its configuration doesn't say."""
     noted = notes_of(config).get("dialect")
-    return Dialect(**{item.name: noted.get(item.name) for item in fields(Dialect)}) if isinstance(noted, dict) else None
+    if not isinstance(noted, dict):
+        return None
+    return Dialect(str(noted.get("kind")), noted.get("delimiter"), noted.get("quoting"))
 
 
 def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:

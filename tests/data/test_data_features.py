@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import rows_of
+from data_harness import Columns, Known, Options, UserError, as_table, read, read_file, rows_of
 from datasets import (
     ClassLabel,
     Dataset,
@@ -23,13 +23,8 @@ from datasets import (
     Value,
 )
 
-from hf_posenc.data.columns import Columns
-from hf_posenc.data.labels import Known, encode_labels
-from hf_posenc.data.reading import read_file
-from hf_posenc.data.sources import read, read_split
-from hf_posenc.data.tables import as_table
-from hf_posenc.errors import UserError
-from hf_posenc.options import Options
+from hf_posenc.data.labels import encode_labels
+from hf_posenc.data.sources import read_split
 
 NO_TEXT, NO_LABEL = "which is no text. Write a string", "which is no label, word or number"
 AB = ClassLabel(names=["a", "b"])
