@@ -40,7 +40,6 @@ def place(tmp_path_factory):
     (folder / "unlabelled.csv").write_text("text,label\ngood,yes\nbad,\n")
     (folder / "dicts.jsonl").write_text('{"text": {"a": 1}}\n')
     (folder / "deep.jsonl").write_text('{"text": "x", "y": {}}\n')
-    (folder / "lines.csv").write_text("text,__line__\nx,1\n")
     (folder / "splits").mkdir()
     (folder / "splits" / "test.jsonl").write_text('{"text": "x"}\n')
     (folder / "run").mkdir()
@@ -139,7 +138,6 @@ OTHERS = [
     ([*PREDICT, "splits", "-o", "splits/test.csv"], "--output 'splits/test.csv' would be a file of the data that is"),
     ([*PREDICT, "dicts.jsonl"], "Column 'text' holds {'a': 1} in line 1, which is no text"),
     ([*PREDICT, "deep.jsonl", "-o", "out.parquet"], "'out.parquet' can't be written: Cannot write struct"),
-    ([*PREDICT, "lines.csv"], "has a column '__line__', which is where rows are numbered. Rename it."),
     ([*COMPARE, "latin.csv"], "'latin.csv' can't be read: 'utf-8' codec can't decode byte"),
     ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: No such file"),
     ([*COMPARE, "mine.csv", "--schemes", "nope"], "'nope' is unknown. "),

@@ -408,7 +408,7 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     assert results(whole)["options"]["output"] == "whole"
 
 
-MOVE = "hf_posenc.checkpoints.keeper._move"
+LISTING = "hf_posenc.checkpoints.keeper.write_json"
 
 
 def _full(*args, **kwargs):
@@ -419,7 +419,7 @@ def _full(*args, **kwargs):
     ("target", "message"),
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
-        (MOVE, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
+        (LISTING, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
         (
             "hf_posenc.training.report.TrainingReport.card",
             "failed: No space left on device. Make room, .*checkpoint-10'",
@@ -461,7 +461,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
 def test_a_run_whose_end_could_not_be_written_ends_in_its_best_weights_where_it_is_moved(files, tmp_path, monkeypatch):
     expected = train(tmp_path / "expected", **files, **BEST)
     assert expected.report.best["step"] < 30
-    monkeypatch.setattr(MOVE, _full)
+    monkeypatch.setattr(LISTING, _full)
     with pytest.raises(UserError, match=r"Make room, .*checkpoint-30'. The same command with --resume"):
         train(tmp_path / "run", **files, **BEST)
     monkeypatch.undo()
