@@ -233,18 +233,23 @@ def _lower(text: str) -> str:
 
 def attention_table() -> str:
     """Which attention runs on a GPU: a row for the schemes of each kind of bias."""
-    kinds: dict[bool, list[str]] = {}
-    for name in SCHEMES:
-        scheme = make_scheme(PosEncConfig(position_embedding_type=name))
-        biased = scheme.uses("bias") or scheme.uses("layer_bias")
-        kinds.setdefault(biased, []).append(f"`{name}`")
-    rows = []
-    for biased, names in kinds.items():
-        on_rows = "padded rows, the bias in the mask"
-        half = on_rows if biased else "PyTorch's varlen attention, real tokens; without padding its FlashAttention"
-        single = on_rows if biased else "padded rows, with a mask"
-        flash = "refused: it takes no bias" if biased else "real tokens; float32: not at all"
-        rows.append((", ".join(names), half, single, flash))
+    on_tokens, on_rows = "PyTorch's varlen attention, real tokens", "padded rows, the bias in the mask"
+    refused = "refused: it takes no bias"
+    cells = {
+        "none": (
+            f"{on_tokens}; without padding its FlashAttention",
+            "padded rows, with a mask",
+            "real tokens; float32: not at all",
+        ),
+        "windows": (f"{on_tokens}, with its windows; where nothing is padded, the bias as a mask", on_rows, refused),
+        "bias": (on_rows, on_rows, refused),
+    }
+    schemes = {name: make_scheme(PosEncConfig(position_embedding_type=name)) for name in SCHEMES}
+    kinds: dict[str, list[str]] = {kind: [] for kind in cells}
+    for name, scheme in schemes.items():
+        biased = "windows" if scheme.windows(0) else "bias"
+        kinds[biased if scheme.uses("bias") or scheme.uses("layer_bias") else "none"].append(f"`{name}`")
+    rows = [(", ".join(names), *cells[kind]) for kind, names in kinds.items()]
     head = ("schemes", "`sdpa`, bfloat16 and float16", "`sdpa`, float32", "`flash_attention_2`")
     return markdown_table(head, rows)
 

@@ -54,20 +54,20 @@ class ForwardAttention(Movable):
         """One layer's attention on q, k and v, projected from x. Token layout: (1 or B, T, H, d) -> the same."""
         if tracing() and isinstance(self.runs, Runs):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
-        scheme, masks = self.scheme, self.masks
-        if scheme.uses("layer_bias"):
-            row_q, row_k = (self.row_tokens._laid_out(t).transpose(1, 2) for t in (q, k))
-            tokens = replace(self.row_tokens, _hidden=x, projections=(layer.query, layer.key))
+        scheme, attention = self.scheme, self
+        dropout = dropout_of(layer)
+        turned = scheme.rotate(q, k, self.state, layer.layer_number) if scheme.uses("rotate") else (q, k)
+        width = turned[0].shape[-1]
+        if self.backend is BACKENDS["varlen"] and (width % 8 or width > 256 or dropout):
+            attention = self._padded()
+        masks = attention.masks
+        if scheme.uses("layer_bias") and not attention.backend.takes_tokens:
+            row_q, row_k = (attention.row_tokens._laid_out(t).transpose(1, 2) for t in (q, k))
+            tokens = replace(attention.row_tokens, _hidden=x, projections=(layer.query, layer.key))
             bias = scheme.layer_bias(row_q, row_k, tokens, layer.layer_number)
             _check_axes(scheme, "layer_bias", bias, *row_q.shape[1:3])
-            masks = add_bias(masks, self.runs, bias, self.dtype)
-        if scheme.uses("rotate"):
-            q, k = scheme.rotate(q, k, self.state, layer.layer_number)
-        attention = self
-        dropout = dropout_of(layer)
-        if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256 or dropout):
-            attention = self._padded()
-            masks = attention.masks
+            masks = add_bias(masks, attention.runs, bias, self.dtype)
+        q, k = turned
         wider = q.shape[-1] - layer.head_dim
         if wider > 0:  # a rotation may change the width of q and k; most kernels want one width for all three
             v = nn.functional.pad(v, (0, wider))
@@ -89,7 +89,10 @@ class ForwardAttention(Movable):
         # One by one: the compiler takes what a copy holds for other tensors, and compiles once more for their sizes.
         padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype
         padded.runs = Rows(self.layout)
-        padded.masks = add_bias(padded.runs.masks, padded.runs, self.bias, self.dtype)
+        if self.runs is None and _is_biased(self.scheme):  # whose bias is windows, and reads positions alone
+            padded.row_tokens = padded.runs.tokens()
+            padded.bias = self.scheme.bias(padded.row_tokens)
+        padded.masks = add_bias(padded.runs.masks, padded.runs, padded.bias, self.dtype)
         return padded
 
 
@@ -260,16 +263,22 @@ def _flash(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, 
 
 
 def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool) -> bool:
-    """True where variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
-    fits = x.is_cuda and layout.index is not None and not _is_biased(scheme) and not has_dropout
+    """True where varlen attention takes this: unpadded halves on an A100 or newer, windows as the only bias."""
+    windowed = layout.tokens.positions_are_aranges and scheme.windows(0) is not None
+    fits = x.is_cuda and layout.index is not None and not has_dropout and (windowed or not _is_biased(scheme))
     fits = fits and linear_dtype(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
 
 def _varlen(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
     cuts, longest = attention.layout.cu_seqlens, attention.layout.tokens.longest
-    q, k, v = (t.squeeze(0) for t in qkv)  # whose gradient is a view, that of t[0] a copy
-    out = varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=options["scaling"])
+    parts = []
+    for heads, window in attention.scheme.windows(interface.args[0].layer_number) or [(slice(None), (-1, -1))]:
+        # Squeezed, as its gradient is a view, that of t[0] a copy.
+        q, k, v = (t.squeeze(0)[:, heads] for t in qkv)
+        options_of_part = {"scale": options["scaling"], "window_size": window}
+        parts.append(varlen_attn(q, k, v, cuts, cuts, longest, longest, **options_of_part))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type]
     return out.unsqueeze(0), None  # type: ignore[union-attr]
 
 

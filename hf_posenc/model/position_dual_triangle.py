@@ -14,7 +14,8 @@ class DualTrianglePosition(DistanceBias):
     whole heads take sides. Stands alone, or beside another scheme: `rope+dual_triangle`. Beside `tupe` the first token
     sees all tokens and is seen by all, as TUPE unties it from positions.
 
-    Costs one (H, S, S) bias per forward, shared by all layers; no weights; any length. With an odd number of heads one
+    Costs one (H, S, S) bias per forward, shared by all layers, and none where PyTorch's varlen attention runs, in half
+    precision on a GPU; no weights; any length. With an odd number of heads one
     more looks ahead.
 
     Args:
@@ -41,3 +42,8 @@ class DualTrianglePosition(DistanceBias):
         hidden_side = 1 - 2 * looks_ahead.to(distance.dtype)  # ONNX Runtime has no torch.where of booleans
         is_hidden = distance.unsqueeze(-1) * hidden_side > 0
         return is_hidden.to(torch.float32) * -1e4
+
+    def windows(self, layer: int) -> list[tuple[slice, tuple[int, int]]]:
+        """All to the left, and all to the right."""
+        looking_back = self.num_heads // 2
+        return [(slice(looking_back), (-1, 0)), (slice(looking_back, None), (0, -1))]

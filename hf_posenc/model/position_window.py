@@ -18,8 +18,8 @@ class WindowPosition(DistanceBias):
     Warner et al. 2024, arXiv 2412.13663, whose ModernBERT is `rope+window`, with another theta of `rope` in local
     layers. For use beside another scheme: alone it tells near from far, and left from right not at all.
 
-    Costs one (S, S) bias in each local layer, which is computed whole and then masked; no weights; any length.
-    FlashAttention's own windows aren't used: it refuses the bias.
+    Costs one (S, S) bias in each local layer, which is computed whole and then masked; PyTorch's varlen attention, in
+    half precision on a GPU, computes the window alone. No weights; any length.
 
     Args:
         sliding_window (int): w, tokens on each side that a token attends to.
@@ -45,3 +45,8 @@ class WindowPosition(DistanceBias):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """0 or -10000 of each pair, (1 or B, 1, S, S); None where all attend to all."""
         return super().layer_bias(q, k, tokens, layer) if layer % self.every else None
+
+    def windows(self, layer: int) -> list[tuple[slice, tuple[int, int]]]:
+        """w on each side, or all, in all heads."""
+        reach = self.sliding_window if layer % self.every else -1
+        return [(slice(None), (reach, reach))]

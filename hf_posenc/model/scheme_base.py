@@ -83,6 +83,13 @@ class PositionScheme(nn.Module):
         """
         return None
 
+    def windows(self, layer: int) -> list[tuple[slice, tuple[int, int]]] | None:
+        """The bias of a layer as windows: heads, and how many tokens they see to the left and right, -1 for all.
+
+        For kernels that have them, where positions count from 0. None: the bias is more than that, or there is none.
+        """
+        return None
+
     def init_weights(self, std: float) -> None:
         """Draws the scheme's initial weights. The model calls it last, with a separate random generator.
 

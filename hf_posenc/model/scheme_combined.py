@@ -83,6 +83,11 @@ class CombinedPosition(PositionScheme):
         """The sum of the parts'."""
         return _sum(part.layer_bias(q, k, tokens, layer) for part in self._using("layer_bias"))
 
+    def windows(self, layer: int) -> list[tuple[slice, tuple[int, int]]] | None:
+        """Those of the one part that has a bias."""
+        biased = [part for part in self.parts.values() if part.uses("bias") or part.uses("layer_bias")]
+        return biased[0].windows(layer) if len(biased) == 1 else None
+
     def init_weights(self, std: float) -> None:
         """Each part's in turn."""
         for part in self.parts.values():

@@ -14,16 +14,16 @@ MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)
 
 
-def plain_varlen(q, k, v, cuts, _, longest, __, scale):
-    """Attention of each sequence alone: (T, H, d) -> (T, H, d)."""
-    parts = [x.split(cuts.diff().tolist()) for x in (q, k, v)]
-    return torch.cat(
-        [
-            torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in sequence), scale=scale)
-            for sequence in zip(*parts, strict=True)
-        ],
-        dim=1,
-    ).transpose(0, 1)
+def plain_varlen(q, k, v, cuts, _, longest, __, scale, window_size):
+    """Attention of each sequence alone, within a window: (T, H, d) -> (T, H, d)."""
+    left, right = (reach if reach >= 0 else longest for reach in window_size)
+    outs = []
+    for sequence in zip(*(x.split(cuts.diff().tolist()) for x in (q, k, v)), strict=True):
+        distance = torch.arange(len(sequence[0])) - torch.arange(len(sequence[0]))[:, None]
+        rows = [x.transpose(0, 1) for x in sequence]
+        sees = (distance >= -left) & (distance <= right)
+        outs.append(torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=sees, scale=scale))
+    return torch.cat(outs, dim=1).transpose(0, 1)
 
 
 @pytest.fixture
@@ -53,7 +53,10 @@ def test_varlen_gets_what_its_kernel_takes_and_other_layers_are_padded(widths, m
 
 @pytest.mark.parametrize(
     ("scheme", "capability", "taken"),
-    [("rope", (7, 5), False), ("rope", (8, 0), True), ("rope", (9, 0), True), ("t5", (9, 0), False)],
+    [
+        *[("rope", (7, 5), False), ("rope", (8, 0), True), ("rope", (9, 0), True), ("t5", (9, 0), False)],
+        *[("rope+window", (8, 0), True), ("dual_triangle", (8, 0), True), ("window+alibi", (8, 0), False)],
+    ],
 )
 def test_varlen_runs_from_an_a100_on_in_half_precision_without_bias_and_dropout(monkeypatch, scheme, capability, taken):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -65,6 +68,25 @@ def test_varlen_runs_from_an_a100_on_in_half_precision_without_bias_and_dropout(
     assert attention._runs_varlen(model.position, batch, x, False) == taken
     assert not attention._runs_varlen(model.position, batch, x, True)
     assert not attention._runs_varlen(model.position, batch, x.float(), False)
+    far = model.make_layout(IDS, attention_mask=MASK, position_ids=torch.arange(9) * 3)
+    assert attention._runs_varlen(model.position, far, x, False) == (scheme == "rope" and taken)  # windows count tokens
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1e-9])  # a layer that drops is padded
+@pytest.mark.parametrize("scheme", ["window", "rope+window", "dual_triangle", "pope+dual_triangle"])
+def test_windows_of_the_kernel_are_the_bias(widths, monkeypatch, scheme, dropout):
+    kwargs = {"sliding_window": 2, "global_attn_every_n_layers": 2}
+    kwargs = {name: kwargs for name in scheme.split("+") if name == "window"}
+    model = PosEncModel(tiny_config(scheme, position_embedding_kwargs=kwargs.get(scheme, kwargs), num_hidden_layers=3))
+    model.eval().layers[1].attention.dropout = torch.nn.Dropout(dropout)
+    model.config._attn_implementation = "sdpa"
+    packed = {"input_ids": IDS[:1], "seq_idx": torch.tensor([[0] * 3 + [1] * 6])}
+    batches = {"input_ids": IDS, "attention_mask": MASK}, packed
+    got = [model(**batch).last_hidden_state for batch in batches]
+    assert len(widths) == 2 * (3 - (dropout > 0)) * (1 + ("dual" in scheme))
+    monkeypatch.undo()
+    for batch, states in zip(batches, got, strict=True):
+        torch.testing.assert_close(states, model(**batch).last_hidden_state, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"interleaved": True}, {"rope_parameters": {"partial_rotary_factor": 0.5}}])
