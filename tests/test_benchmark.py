@@ -1,6 +1,7 @@
 """The benchmark measures what it says, on sizes of seconds."""
 
 import contextlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from common import BUILTIN, tiny_classifier, write_csv
 
 from hf_posenc import SCHEMES, PosEncConfig
 from hf_posenc.data.texts import own_texts
+from hf_posenc.errors import UserError
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
 from hf_posenc.model.scheme_factory import make_scheme
@@ -103,31 +105,44 @@ def test_unpadded_modernbert_on_a_gpu_gives_the_padded_logits():
     torch.testing.assert_close(unpadded, padded, atol=0.03, rtol=0.03)
 
 
-def rows_of_targets(**changes):
-    speeds = {"rope": 1.0, "modernbert:varlen": 1.0, "bert": 0.5} | changes
-    memory = {"1x8192": 1024, "1x32768": 4096, "sst2": 1, "mixed": 1}
-    return [
-        {"work": name, "contender": contender, "ratio": ratio, "peak_mb": megabytes}
-        for name, megabytes in memory.items()
-        for contender, ratio in speeds.items()
-    ]
+def planned_rows(**ratios):
+    """A row of each contender on each work, as fast as the targets want at least."""
+    speeds = {"rope": 1.65, "bert": 1.0, "rope:compiled": 1.0, "bert:compiled": 1.0, "modernbert:varlen": 1.5} | ratios
+    rows = []
+    for group in targets.GROUPS:
+        for size, place, name in itertools.product(group.get("sizes", ["base"]), group["works"], group["contenders"]):
+            speed = 2 * speeds["bert"] if (place, name) == ("mixed", "rope") else speeds.get(name, 1.0)
+            row = {"size": size, "work": place, "contender": name, "ratio": speed, "peak_mb": 1.0}
+            rows.append(row | ({"peak_mb": float(place.split("x")[1])} if place in ("1x8192", "1x32768") else {}))
+    return rows
 
 
 def test_targets_pass_at_their_bounds_and_fail_beyond():
-    assert [row["outcome"] for row in targets.judge(rows_of_targets())] == ["pass"] * 5
-    for name in ("modernbert:varlen", "bert"):
-        judged = targets.judge(rows_of_targets(**{name: 1.1}))
+    assert {row["outcome"] for row in targets.judge(planned_rows())} == {"pass"}
+    for name, many in {"bert": 3, "bert:compiled": 1, "modernbert:varlen": 2, "deberta-v2": 2}.items():
+        judged = targets.judge(planned_rows(**{name: 1.9}))
         failed = [row["target"] for row in judged if row["outcome"] == "fail"]
-        assert len(failed) == 2
-        assert all(name in target for target in failed)
-    rows = rows_of_targets()
+        assert len(failed) == many
+        assert all(f"`{name}`" in target for target in failed)
+    rows = planned_rows()
     for row in rows:
         row["peak_mb"] **= 2
-    assert [row["outcome"] for row in targets.judge(rows)] == ["pass"] * 4 + ["fail"]
+    assert [row["outcome"] for row in targets.judge(rows)] == ["pass"] * (len(targets.TARGETS) - 1) + ["fail"]
     assert {row["outcome"] for row in targets.judge([])} == {"not measured"}
-    planned = {(place, name) for group in targets.GROUPS for place in group["works"] for name in group["contenders"]}
-    measured = [row for row in rows_of_targets() if (row["work"], row["contender"]) in planned]
-    assert "not measured" not in {row["outcome"] for row in targets.judge(measured)}
+
+
+def test_what_was_measured_is_kept_when_a_later_group_fails(monkeypatch, tmp_path):
+    groups = (
+        {"contenders": ("none", "rope"), "works": ("2x8", "sst2:2")},
+        {"contenders": ("bort",), "works": ("2x8",)},
+    )
+    monkeypatch.setattr(targets, "GROUPS", groups)
+    with pytest.raises(UserError, match="bort"):
+        targets.run_targets(str(tmp_path / "gpu.json"), rounds=1, device="cpu", sizes=("tiny",), dtype="float32")
+    kept = json.loads((tmp_path / "gpu.json").read_text())
+    places = [(row["work"], row["contender"]) for row in kept["rows"]]
+    assert places == [(place, name) for place in ("2x8", "sst2:2") for name in ("none", "rope")]
+    assert len(kept["targets"]) == len(targets.TARGETS)
 
 
 @pytest.mark.parametrize(("scheme", "a_layer", "outside"), [("none", 68, 69), ("rope", 78, 76)])

@@ -33,6 +33,7 @@ VARIANTS = {
     "equal_dropout": "of bert: no attention dropout, as ours",
     "v3": "of deberta: with the arguments of DeBERTa-v3",
     "varlen": "of modernbert: real tokens alone, in PyTorch's varlen attention; needs a GPU and half precision",
+    "compiled": "each layer compiled, for any number of tokens",
     "frozen_words": "of a scheme: its word embeddings aren't trained",
     "plain": "of a scheme: PyTorch's own operations alone, as in a checkpoint without this package",
 }
@@ -80,6 +81,9 @@ def build_model(
     model = AutoModelForSequenceClassification.from_config(config)
     if "frozen_words" in variants:
         model.get_input_embeddings().requires_grad_(False)
+    if "compiled" in variants:
+        for layer in encoder_layers(model):
+            layer.compile(dynamic=True)
     return (UnpaddedModernBert(model) if "varlen" in variants else model).to(device)
 
 
@@ -132,11 +136,15 @@ def _without_kernels() -> Iterator[None]:
         switch.set_enabled(enabled)
 
 
+def encoder_layers(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """The list of modules that holds most of a model."""
+    stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    return max(stacks, key=lambda layers: sum(p.numel() for p in layers.parameters()))
+
+
 def linear_shapes(model: torch.nn.Module) -> tuple[tuple[int, int], ...]:
     """(in, out) of each linear layer that an encoder applies to every token, gated ones included."""
-    stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    stack = max(stacks, key=lambda layers: sum(p.numel() for p in layers.parameters()))  # the encoder's layers
-    linear = (module for module in stack.modules() if isinstance(module, torch.nn.Linear))
+    linear = (module for module in encoder_layers(model).modules() if isinstance(module, torch.nn.Linear))
     return tuple((module.in_features, module.out_features) for module in linear)
 
 

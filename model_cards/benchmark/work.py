@@ -31,9 +31,9 @@ def make_batches(work: str, count: int, device: str = "cpu", seed: int = 0) -> l
     """Batches as a tokenizer and DataCollatorWithPadding make them, of random tokens.
 
     Args:
-        work: `sst2`: 32 sentences with the lengths of SST-2, padded to the longest; `sst2_sorted`: the sentences of all
-            batches, sorted by length; `mixed`: 16 documents of 64 to 4,096 tokens, the logarithm of their length
-            uniform, padded to the longest; or `8x128`: 8 texts of 128 tokens.
+        work: `sst2`: 32 sentences with the lengths of SST-2, padded to the longest, or `sst2:256`, as many as that;
+            `sst2_sorted`: the sentences of all batches, sorted by length; `mixed`: 16 documents of 64 to 4,096 tokens,
+            the logarithm of their length uniform, padded to the longest; or `8x128`: 8 texts of 128 tokens.
         count: number of batches.
         device: where to put them.
         seed: of lengths and tokens.
@@ -57,17 +57,21 @@ def make_batches(work: str, count: int, device: str = "cpu", seed: int = 0) -> l
 
 def _lengths(work: str, count: int, draw: random.Random) -> list[list[int]]:
     """Of the texts of each batch."""
-    if work in ("sst2", "sst2_sorted"):
-        drawn = draw.choices(range(len(SST2_LENGTHS)), SST2_LENGTHS, k=32 * count)
-        if work == "sst2_sorted":
+    name, _, many = work.partition(":")
+    if name in ("sst2", "sst2_sorted") and (many or "32").isdecimal():
+        size = int(many or 32)
+        drawn = draw.choices(range(len(SST2_LENGTHS)), SST2_LENGTHS, k=size * count)
+        if name == "sst2_sorted":
             drawn.sort()
-        return [drawn[32 * number : 32 * (number + 1)] for number in range(count)]
+        return [drawn[size * number : size * (number + 1)] for number in range(count)]
     if work == "mixed":
         low, high = (math.log(length) for length in MIXED_LENGTHS)
         return [[round(math.exp(draw.uniform(low, high))) for _ in range(MIXED_ROWS)] for _ in range(count)]
     rows, _, tokens = work.partition("x")
     if not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
-        raise UserError(f"work={work!r} is unknown. Give sst2, sst2_sorted, mixed, or ROWSxTOKENS such as 8x128.")
+        raise UserError(
+            f"work={work!r} is unknown. Give sst2, sst2:256, sst2_sorted, mixed, or ROWSxTOKENS such as 8x128."
+        )
     return [[int(tokens)] * int(rows)] * count
 
 
