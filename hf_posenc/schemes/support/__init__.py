@@ -111,8 +111,8 @@ class PackageSupport(ConfigSupport):
             )
         if config.token_dropout is not None and config.token_dropout >= config.vocab_size:
             raise ValueError(
-                f"token_dropout={config.token_dropout} is outside the vocabulary of {config.vocab_size} tokens. Give the "
-                "id of the mask token, or None."
+                f"token_dropout={config.token_dropout} is outside the vocabulary of {config.vocab_size} tokens. Give "
+                "the mask token's id, or None."
             )
         names = config.architectures or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
