@@ -137,6 +137,8 @@ _OF_SCHEMES = {
 _POOLED = {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}
 _SUMMARY = {"classifier.dense": "sequence_summary.summary", "classifier.out_proj": "classifier"}
 _ROBERTA_HEAD = {name: name for name in ("classifier.dense", "classifier.out_proj")}
+_NORMED_HEAD = {"classifier.dense": "head.dense", "classifier.layer_norm": "head.norm"}
+_NORMED_HEAD |= {"classifier.out_proj": "classifier"}
 _PER_TOKEN = {"token-classification": {"classifier": "classifier"}, "question-answering": {"qa_outputs": "qa_outputs"}}
 _BERT_LM = {
     "lm_head.dense": "cls.predictions.transform.dense",
@@ -180,6 +182,7 @@ class Family:
             name another one.
         needed: what else its class needs; nothing: any value.
         poolings: of its classifiers, the usual one first.
+        head_norm: a norm lies between that layer and the classifier.
         dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's.
         lm_act: activation of the masked-LM head. None: the encoder's.
         token_types: whether it has them. If not, type 0 is merged into the words.
@@ -203,6 +206,7 @@ class Family:
     schemes: Mapping[str, Needs] = field(default_factory=lambda: _LEARNED)
     needed: Needs = field(default_factory=lambda: {"embedding_size": (None,)})
     poolings: tuple[str, ...] = ("cls",)
+    head_norm: bool = False
     dense: str | None = "tanh"
     lm_act: str | None = None
     token_types: bool = True
@@ -255,6 +259,7 @@ class Family:
         needs |= {"scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):
             needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (self.dense or act,)}
+            needs["classifier_norm"] = (self.head_norm,)
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)
         return {field: accepts for field, accepts in needs.items() if accepts}
@@ -456,7 +461,14 @@ _ALL = (
     ),
     Family(
         "modernbert",
-        {"fill-mask": {"lm_head.dense": "head.dense", "lm_head.layer_norm": "head.norm", "lm_head.decoder": "decoder"}},
+        {
+            "fill-mask": {
+                "lm_head.dense": "head.dense",
+                "lm_head.layer_norm": "head.norm",
+                "lm_head.decoder": "decoder",
+            },
+            **dict.fromkeys(POOLED, _NORMED_HEAD),
+        },
         fields={
             "hidden_act": "hidden_activation",
             "hidden_dropout_prob": "mlp_dropout",
@@ -471,6 +483,8 @@ _ALL = (
         biases=False,
         schemes={"rope+window": _ROTATED},
         needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_but_first",)},
+        poolings=("cls", "mean"),
+        head_norm=True,
         dense=None,
         token_types=False,
     ),

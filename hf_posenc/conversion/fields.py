@@ -22,6 +22,10 @@ _BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
 
 
+_POOLINGS = {"bos": "cls", "late": "mean"}
+"""EuroBERT's names; the last one's head is refused where it would be kept."""
+
+
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
     """The fields of a PosEncConfig that computes what a model of this family does.
 
@@ -87,10 +91,12 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields = family.usual_fields(family.scheme)
     fields |= {name: getattr(config, family.fields.get(name, name), fields.get(name, 0.0)) for name in SAME_FIELDS}
+    pooling = getattr(config, "classifier_pooling", fields["classifier_pooling"])
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
         "classifier_hidden_act": family.dense or fields["hidden_act"],
+        "classifier_pooling": _POOLINGS.get(pooling, pooling),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }

@@ -197,6 +197,9 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         read = replace(read, missing=needed - set(read.state), surplus=set(read.state) - needed)
     if not theirs.architectures and not read.random & set(head.values()):
         source_task = task
+    shared = set(head.values()) & set(family.head_names(str(source_task)).values())
+    if task == "fill-mask" != source_task and shared:  # ModernBERT's classifier has such names, too
+        source_task = None
     positions = _positions_of(source, family, theirs, config, read)
     state = read.state | positions.tensors
     zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})

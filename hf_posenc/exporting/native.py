@@ -206,8 +206,9 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         fields |= _esm_fields(config)
     elif family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
-    if name == "eurobert" and task == "text-classification":
-        fields["classifier_pooling"] = {"cls": "bos"}.get(config.classifier_pooling, config.classifier_pooling)
+    if len(family.poolings) > 1 and task in POOLED:
+        is_first = config.classifier_pooling == "cls"
+        fields["classifier_pooling"] = "bos" if is_first and name == "eurobert" else config.classifier_pooling
     fields |= summary(family, task, config.hidden_act)
     if params := getattr(config, "task_specific_params", None):  # the columns that `predict` and `evaluate` read
         fields["task_specific_params"] = params

@@ -77,9 +77,12 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
     if family == "roformer":  # its sines aren't weights: perturbed, they would be another model's
         table = model.base_model.encoder.embed_positions
         table.weight.data = table.create_weight()
-    if family == "esm":  # of which a native export has zeros
-        torch.nn.init.zeros_(model.base_model.contact_head.regression.weight)
-        torch.nn.init.zeros_(model.base_model.contact_head.regression.bias)
+    if family == "esm":  # a native export has zeros there
+        unused = [*model.base_model.contact_head.parameters()]
+        if config.position_embedding_type == "absolute":
+            unused.append(model.base_model.embeddings.position_embeddings.weight[:2])
+        for part in unused:
+            part.data.zero_()
     model.save_pretrained(folder)
     return model
 

@@ -168,7 +168,7 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
     assert both[0] == both[1]
     configs = [type(theirs.config).from_pretrained(tmp_path / folder).to_dict() for folder in ("source", "back")]
     different = {name for name, value in configs[0].items() if configs[1][name] != value}
-    assert different <= {"_name_or_path", "rope_parameters"}  # ours says the defaults too
+    assert different <= {"_name_or_path", "rope_parameters", "classifier_pooling"}  # ours says the defaults too
     own, again = (config.get("rope_parameters", {}) for config in configs)
     for kind in ("full_attention", "sliding_attention") if family == "modernbert" else ():
         assert own.pop(kind).items() <= again.pop(kind).items()
@@ -190,9 +190,11 @@ def test_layers_of_a_modernberts_classifier_are_no_masked_lm_head(tmp_path):
     layers = {"lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"}
     assert {name.rpartition(".")[0] for name in report.keys.new} == layers
     assert report.keys.dropped["head.dense.weight"] == "the head of another task; this is fill-mask"
-    report = convert(tmp_path, head="text-classification").report
+    report = convert(tmp_path, head="token-classification").report
     names = ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
     assert report.keys.dropped == dict.fromkeys(names, "another head")
+    report = convert(tmp_path).report
+    assert (report.keys.dropped, report.keys.new) == ({}, [])
 
 
 OLD = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "layer_norm_epsilon": 1e-12, "prenorm": False}

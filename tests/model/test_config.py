@@ -43,6 +43,7 @@ from hf_posenc.schemes import support
         ({"token_dropout": -1}, "token_dropout=-1 is out of range. It must be a whole number from 0"),
         ({"token_dropout": 101}, "token_dropout=101 is outside the vocabulary of 101 tokens. Give the mask token's id"),
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
+        ({"classifier_norm": True}, "classifier_norm=True is a norm after the dense layer. Give classifier_hidden_act"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is unknown. Choose one of gelu, gelu_10"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),
         ({"position_embedding_type": "zzz"}, "joined by '.'; register_scheme adds one of your own"),
