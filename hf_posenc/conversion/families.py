@@ -52,6 +52,8 @@ _INTERLEAVED: Needs = {
     "rope_parameters.rope_type": ("default",),
     "rope_parameters.rope_theta": (10000.0,),
 }
+_STORED_ANGLES: Needs = {**_HALF_SPLIT["rope"], "rope_parameters.rope_type": ("default", "longrope")}
+"""Of ESM, which holds a frequency for each pair: those of `longrope` with one list of factors."""
 _PLAIN_DISTANCES: Needs = {
     "deberta.position_buckets": (None,),
     "deberta.share_att_key": (False,),
@@ -115,6 +117,8 @@ _MODERNBERT_LAYER = {
     "output": "mlp.Wo",
     "output_norm": "mlp_norm",
 }
+_EUROBERT_LAYER = {**_GATED_LAYER, "attention_norm": "input_layernorm", "output_norm": "post_attention_layernorm"}
+_ESM_LAYER = {**_BERT_LAYER, "attention_norm": "attention.LayerNorm", "output_norm": "LayerNorm"}
 _RELATIVE = {"tables.{}": "encoder.layer.{}.attention.self.distance_embedding"}
 _DISENTANGLED = {
     "embedding": "encoder.rel_embeddings",
@@ -133,6 +137,8 @@ _OF_SCHEMES = {
 _POOLED = {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}
 _SUMMARY = {"classifier.dense": "sequence_summary.summary", "classifier.out_proj": "classifier"}
 _ROBERTA_HEAD = {name: name for name in ("classifier.dense", "classifier.out_proj")}
+_NORMED_HEAD = {"classifier.dense": "head.dense", "classifier.layer_norm": "head.norm"}
+_NORMED_HEAD |= {"classifier.out_proj": "classifier"}
 _PER_TOKEN = {"token-classification": {"classifier": "classifier"}, "question-answering": {"qa_outputs": "qa_outputs"}}
 _BERT_LM = {
     "lm_head.dense": "cls.predictions.transform.dense",
@@ -174,7 +180,9 @@ class Family:
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
         schemes: by `position_embedding_type`, what its class needs besides; first that of its checkpoints, unless they
             name another one.
-        needed: what else its class needs.
+        needed: what else its class needs; nothing: any value.
+        poolings: of its classifiers, the usual one first.
+        head_norm: a norm lies between that layer and the classifier.
         dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's.
         lm_act: activation of the masked-LM head. None: the encoder's.
         token_types: whether it has them. If not, type 0 is merged into the words.
@@ -197,6 +205,8 @@ class Family:
     first_row: int | None = 0
     schemes: Mapping[str, Needs] = field(default_factory=lambda: _LEARNED)
     needed: Needs = field(default_factory=lambda: {"embedding_size": (None,)})
+    poolings: tuple[str, ...] = ("cls",)
+    head_norm: bool = False
     dense: str | None = "tanh"
     lm_act: str | None = None
     token_types: bool = True
@@ -245,15 +255,19 @@ class Family:
         scheme = values.get("position_embedding_type")
         act = values.get("hidden_act", "gelu")
         needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
-        needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.needed}
+        needs |= {"norm_position": ("post",), "norm_type": ("layer_norm",), "token_dropout": (None,)}
+        needs |= {"scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):
-            needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": (self.dense or act,)}
+            needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (self.dense or act,)}
+            needs["classifier_norm"] = (self.head_norm,)
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)
-        return needs
+        return {field: accepts for field, accepts in needs.items() if accepts}
 
     def rows_before(self, config: Any) -> int:
         """Number of rows in its table of positions before that of position 0; `config` is ours or theirs."""
+        if getattr(config, "position_embedding_type", None) in ("rotary", "rope"):
+            return 0
         return int(config.pad_token_id) + 1 if self.first_row is None else self.first_row
 
     def model_class(self, task: str) -> Any:
@@ -272,7 +286,7 @@ class Family:
 
     def encoder_names(self, config: Any) -> dict[str, str]:
         """Our name -> their name of each weight that the encoder may have, without prefixes. `config` is ours."""
-        names = {**self.embeddings, "embeddings.projection": "embeddings_project", "norm": "final_norm"}
+        names = {"embeddings.projection": "embeddings_project", "norm": "final_norm", **self.embeddings}
         if self.token_types:
             names["embeddings.token_type_embeddings"] = "embeddings.token_type_embeddings"
         names |= {f"layers.{{}}.{ours}": f"{self.layers}.{{}}.{theirs}" for ours, theirs in self.layer.items()}
@@ -447,7 +461,14 @@ _ALL = (
     ),
     Family(
         "modernbert",
-        {"fill-mask": {"lm_head.dense": "head.dense", "lm_head.layer_norm": "head.norm", "lm_head.decoder": "decoder"}},
+        {
+            "fill-mask": {
+                "lm_head.dense": "head.dense",
+                "lm_head.layer_norm": "head.norm",
+                "lm_head.decoder": "decoder",
+            },
+            **dict.fromkeys(POOLED, _NORMED_HEAD),
+        },
         fields={
             "hidden_act": "hidden_activation",
             "hidden_dropout_prob": "mlp_dropout",
@@ -462,6 +483,8 @@ _ALL = (
         biases=False,
         schemes={"rope+window": _ROTATED},
         needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_but_first",)},
+        poolings=("cls", "mean"),
+        head_norm=True,
         dense=None,
         token_types=False,
     ),
@@ -488,6 +511,45 @@ _ALL = (
             **names,
         )
         for name, needs, names in (("deberta-v2", {}, {}), ("deberta", _PLAIN_DISTANCES, _OLD_DEBERTA))
+    ),
+    Family(
+        "esm",
+        {**_FEW_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD},
+        decoder_bias="lm_head.bias",
+        fields={"classifier_dropout": "hidden_dropout_prob"},
+        layer=_ESM_LAYER,
+        embeddings={
+            "embeddings.word_embeddings": "embeddings.word_embeddings",
+            "embeddings.norm": "embeddings.layer_norm",
+            "norm": "encoder.emb_layer_norm_after",
+        },
+        foreign=("contact_head.",),
+        first_row=None,
+        schemes={"rope": _STORED_ANGLES, **_LEARNED},
+        needed={
+            "embedding_size": (None,),
+            "hidden_act": ("gelu",),
+            "norm_position": ("pre_only", "pre"),
+            "token_dropout": (),
+            "type_vocab_size": (0,),
+        },
+        token_types=False,
+    ),
+    Family(
+        "eurobert",
+        {**_FEW_HEADS, "text-classification": {"classifier.dense": "dense", "classifier.out_proj": "classifier"}},
+        fields={"attention_probs_dropout_prob": "attention_dropout", "layer_norm_eps": "rms_norm_eps"},
+        layer=_EUROBERT_LAYER,
+        layers="layers",
+        embeddings={"embeddings.word_embeddings": "embed_tokens", "norm": "norm"},
+        foreign=("lm_head.",),
+        biases=False,
+        old_fields={"clf_pooling": "classifier_pooling"},
+        schemes=_HALF_SPLIT,
+        needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_only",), "norm_type": ("rms_norm",)},
+        poolings=("mean", "cls"),
+        dense="gelu",
+        token_types=False,
     ),
     Family(
         "mpnet",

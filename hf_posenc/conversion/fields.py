@@ -7,18 +7,23 @@ from transformers import CONFIG_MAPPING
 from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
+from ..tasks import task_of as class_task
 from .families import GATED_ACTS, SAME_FIELDS, Family, summary
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
     *("rotary_value", "logn_attention_scale"),  # RoFormer's, GTE's
-    *("conv_kernel_size", "talking_head"),  # DeBERTa's
+    *("conv_kernel_size", "talking_head", "is_folding_model"),  # DeBERTa's, ESM's
     *("prenorm", "use_rms_norm", "causal", "parallel_block", "moe_every_n_layers"),  # NomicBERT's
     *("rotary_emb_interleaved", "rotary_emb_scale_base", "rotary_scaling_factor", "scale_attn_by_inverse_layer_idx"),
 )
 """Fields that must not be set: our body lacks these features."""
 _BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
+
+
+_POOLINGS = {"bos": "cls", "late": "mean"}
+"""EuroBERT's names; the last one's head is refused where it would be kept."""
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -46,7 +51,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     _check_body(family, config, raw, source)
     fields = _body(family, config, task)
     _set_positions(fields, family, config, raw.get("position_embedding_type") or "absolute", source)
-    _check_head(family, config, task, source)
+    _check_head(family, config, task, fields["hidden_act"], source)
     if task in ("text-classification", "token-classification"):
         # label2id follows from it: in many checkpoints it belongs to another model.
         fields["id2label"] = {int(row): name for row, name in config.id2label.items()}
@@ -66,6 +71,11 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
                 f"{source!r} has {name}={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
                 f"{width} / {heads} wide. Take a checkpoint whose heads are."
             )
+    if (keys := getattr(config, "num_key_value_heads", heads)) != heads:
+        raise UserError(
+            f"{source!r} has num_key_value_heads={keys}: several of its {heads} heads share a key, which PosEnc's body "
+            "can't express."
+        )
     rope = getattr(config, "rope_parameters", None) or {}
     values = {"partial_rotary_factor": 1.0, **config.to_dict(), **rope}
     for old, today in family.old_fields.items():
@@ -80,11 +90,13 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields = family.usual_fields(family.scheme)
-    fields |= {name: getattr(config, family.fields.get(name, name)) for name in SAME_FIELDS}
+    fields |= {name: getattr(config, family.fields.get(name, name), fields.get(name, 0.0)) for name in SAME_FIELDS}
+    pooling = getattr(config, "classifier_pooling", fields["classifier_pooling"])
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
         "classifier_hidden_act": family.dense or fields["hidden_act"],
+        "classifier_pooling": _POOLINGS.get(pooling, pooling),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
@@ -109,6 +121,8 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
     fields["max_position_embeddings"] -= family.rows_before(config)
     if family.scheme == "deberta":
         fields |= _disentangled(family, config, source)
+    if family.model_type == "esm":
+        fields |= _protein(config, kind, source)
     if family.model_type == "mpnet":
         fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
     if family.model_type == "modernbert":
@@ -155,6 +169,23 @@ def _disentangled(family: Family, config: Any, source: str) -> dict[str, Any]:
     return {"position_embedding_type": "learned+deberta", "position_embedding_kwargs": both}
 
 
+def _protein(config: Any, kind: str, source: str) -> dict[str, Any]:
+    """The scheme of an ESM, its norms and its token dropout."""
+    fits = {
+        "position_embedding_type": kind in ("rotary", "absolute"),
+        "mask_token_id": not config.token_dropout or config.mask_token_id is not None,
+    }
+    if unlike := [f"{name}={getattr(config, name)!r}" for name in fits if not fits[name]]:
+        raise UserError(f"{source!r} has {', '.join(unlike)}. An ESM has rotary or absolute, and what it drops.")
+    fields = {
+        "norm_position": "pre" if config.emb_layer_norm_before else "pre_only",
+        "token_dropout": config.mask_token_id if config.token_dropout else None,
+    }
+    if kind == "absolute":
+        return {**fields, "position_embedding_type": "learned", "position_embedding_kwargs": None}
+    return {**fields, "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
+
+
 def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
     """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
     of_kind = config.rope_parameters
@@ -179,13 +210,18 @@ def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dic
     return {**whole, "local_rope_theta": local["rope_theta"], **every_n}
 
 
-def _check_head(family: Family, config: Any, task: str, source: str) -> None:
-    act = getattr(config, family.fields.get("hidden_act", "hidden_act"))
+def _check_head(family: Family, config: Any, task: str, act: str, source: str) -> None:
     head_act = getattr(config, "classifier_activation", family.lm_act or act)
     if task == "fill-mask" and head_act != act:
         raise UserError(
             f"{source!r} has a masked-LM head with {head_act}, and PosEnc's has the encoder's activation, {act}. "
             f"Convert the encoder alone: {spell('head', 'feature-extraction')}."
+        )
+    is_classifier = task == "text-classification" and class_task((config.architectures or [""])[0]) == task
+    if is_classifier and getattr(config, "classifier_pooling", None) == "late":
+        raise UserError(
+            f"{source!r} has classifier_pooling='late', a mean of the tokens' scores; PosEnc's classifiers score a "
+            f"mean. Convert the encoder alone: {spell('head', 'feature-extraction')}."
         )
     for name, wanted in summary(family, task, act).items():
         value = getattr(config, name, None)
@@ -203,6 +239,8 @@ _TRANSLATED = (
     *("summary_type", "summary_use_proj", "summary_activation"),
     *("relative_attention", "pos_att_type", "max_relative_positions", "position_biased_input", "position_buckets"),
     *("layer_norm_type", "pack_qkv", "unpad_inputs", "use_memory_efficient_attention"),
+    *("emb_layer_norm_before", "token_dropout", "mask_token_id", "clf_pooling", "classifier_pooling", "rms_norm_eps"),
+    *("bos_token", "eos_token", "pad_token", "mask_token", "num_key_value_heads"),
     *("n_positions", "resid_pdrop", "attn_pdrop", "scale_attn_weights", "use_flash_attn"),
     *("share_att_key", "norm_rel_ebd", "pooler_hidden_size", "pooler_hidden_act", "attention_head_size", "legacy"),
 )

@@ -30,17 +30,14 @@ from .report import Accounting
 
 _TABLE = "embeddings.position_embeddings.weight"
 _DECODER = "lm_head.decoder.weight"
-
-_WHY_NOT = {
-    "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
-}
+_FREQUENCIES = "rotary_embeddings.inv_freq"
 
 
 def _family_of(raw: dict[str, Any], source: str) -> Family:
     """The family of a config.json.
 
     Raises:
-        UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
+        UserError: it isn't one that can be converted; the message lists those that can.
     """
     if is_jina_bert(raw):
         return JINA_BERT
@@ -48,10 +45,9 @@ def _family_of(raw: dict[str, Any], source: str) -> Family:
     if str(model_type) in FAMILIES:
         check_known(model_type)
         return FAMILIES[model_type]
-    reason = f": {_WHY_NOT[model_type]}" if str(model_type) in _WHY_NOT else ""
     what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"
     raise UserError(
-        f"{source!r} {what}, which can't be converted{reason}. These can: {', '.join(FAMILIES)}, and posenc itself."
+        f"{source!r} {what}, which can't be converted. These can: {', '.join(FAMILIES)}, and posenc itself."
     )
 
 
@@ -201,12 +197,16 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         read = replace(read, missing=needed - set(read.state), surplus=set(read.state) - needed)
     if not theirs.architectures and not read.random & set(head.values()):
         source_task = task
+    shared = set(head.values()) & set(family.head_names(str(source_task)).values())
+    if task == "fill-mask" != source_task and shared:  # ModernBERT's classifier has such names, too
+        source_task = None
     positions = _positions_of(source, family, theirs, config, read)
     state = read.state | positions.tensors
     zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})
     counters = {name: "a counter, not a weight" for name in _todays_names(source, family) if name.endswith(COUNTERS)}
     surplus = (read.surplus | set(counters)) - set(positions.tensors)
-    reasons = {name: _reason_to_drop(family, name) for name in surplus} | counters | again | positions.reasons
+    unlike = {name for name in state if name.startswith(family.foreign)}
+    reasons = {name: _reason_to_drop(family, name) for name in surplus | unlike} | counters | again | positions.reasons
     read = replace(read, state=state | zeros, surplus=surplus)
     loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
     used = {read.whole.get(name, name) for name in loaded.keys.used if name not in zeros}
@@ -308,8 +308,10 @@ def _positions_of(
     if family.model_type == "roformer":
         _check_sines(read.model, source.name)
         return _Positions(reasons={"encoder.embed_positions.weight": "a table of sines, which is computed"})
-    if config.position_embedding_type == "deberta":
-        return _Positions(reasons={_TABLE: "a table of positions, which the model doesn't add"})
+    if config.position_embedding_type == "deberta" or _FREQUENCIES in read.state:
+        reasons = {_TABLE: "a table of positions, which the model doesn't add"}
+        notes = _take_frequencies(config, read.state[_FREQUENCIES]) if _FREQUENCIES in read.state else []
+        return _Positions(reasons={**reasons, _FREQUENCIES: "RoPE's frequencies, which are computed"}, notes=notes)
     if first := family.rows_before(theirs):
         notes = [f"The first {first} rows of its table of positions are padding's: left out."]
         return _Positions({_TABLE: read.state[_TABLE][first:]}, notes=notes)
@@ -327,6 +329,23 @@ def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -
         "to 4.57."
     )
     return _Positions(tables, {_TABLE: f"absolute positions, which a {scheme} model builds and doesn't add"}, [note])
+
+
+def _take_frequencies(config: PosEncConfig, stored: Tensor) -> list[str]:
+    """Gives RoPE the frequencies that an ESM holds, by factors of `longrope` where they are rounded to 16 bits."""
+    rope: Any = make_scheme(config)
+    computed = rope.angles(torch.ones(1, dtype=torch.int64))[0]
+    if torch.allclose(computed, stored, rtol=3e-7, atol=0):
+        return []
+    factors = (computed.double() / stored.double()).tolist()
+    config.rope_parameters = {
+        **config.rope_parameters,  # type: ignore[dict-item]
+        "rope_type": "longrope",
+        "original_max_position_embeddings": config.max_position_embeddings,
+        **dict.fromkeys(("short_factor", "long_factor"), factors),
+        **dict.fromkeys(("factor", "attention_factor"), 1.0),
+    }
+    return ["Its RoPE has stored frequencies, rounded to 16 bits: kept, as factors of longrope."]
 
 
 def _check_sines(model: Any, name: str) -> None:

@@ -9,7 +9,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
-from ..errors import UserError, is_local
+from ..errors import UserError, is_local, spell
 from ..files import json_text, write_json
 from ..markdown import HERE, render
 from ..model.configuration_posenc import PosEncConfig
@@ -58,8 +58,8 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, staging: Path) -> None:
     tokenizer.save_pretrained(staging)
     if not (staging / "tokenizer.json").is_file():
         raise UserError(
-            f"{tokenizer.name_or_path!r} has a tokenizer without tokenizer.json, which servers read. Save it as a fast "
-            "one: AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(CHECKPOINT)."
+            f"{tokenizer.name_or_path!r}: {type(tokenizer).__name__} has no tokenizer.json, which servers read. Put "
+            f"that of a fast tokenizer with the same ids into the folder; {spell('to', 'native')} takes it as it is."
         )
 
 

@@ -54,8 +54,10 @@ def write(
     """
     model, notes = to_native(checkpoint, like, dtype)
     notes += _fit_tokenizer(tokenizer, model)
-    if hasattr(model.config, "cls_token_id"):
-        model.config.cls_token_id, model.config.sep_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+    of_tokens = ("bos", "eos", "cls", "sep", "mask") if model.config.model_type in ("modernbert", "eurobert") else ()
+    for field in (f"{name}_token_id" for name in of_tokens):
+        if hasattr(model.config, field) and getattr(tokenizer, field) is not None:
+            setattr(model.config, field, getattr(tokenizer, field))
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     return notes
@@ -83,16 +85,18 @@ def to_native(
     check_known(family.model_type)
     fields = _their_fields(family, config, task)
     if family.model_type == "modernbert":  # its norms and heads usually lack them
-        state = checkpoint.state_dict()
+        ours = checkpoint.state_dict()
         names = ("norm.bias", "dense.bias")
-        has_some = any(bool(value.any()) for name, value in state.items() if name.endswith(names))
+        has_some = any(bool(value.any()) for name, value in ours.items() if name.endswith(names))
         fields |= dict.fromkeys(("norm_bias", "classifier_bias"), has_some)
     theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
     with without_warnings(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = family.model_class(task)(theirs, **family.without_pooler(task)).eval()
     written = family.join(_weights(checkpoint, family, theirs, task), theirs.num_attention_heads)
-    expected = {key for key in model.state_dict() if not key.endswith(("position_ids", "token_type_ids"))}
+    state = model.state_dict()
+    written |= {key: torch.zeros_like(value) for key, value in state.items() if ".contact_head." in f".{key}"}
+    expected = {key for key in state if not key.endswith(("position_ids", "token_type_ids"))}
     if not family.biases:
         written = {key: value for key, value in written.items() if key in expected or bool(value.any())}
     for key in sorted(expected ^ written.keys()):
@@ -157,6 +161,11 @@ def _obstacles(family: Family, checkpoint: PreTrainedModel, task: str) -> list[s
         of_keys = {key: value for key, value in checkpoint.state_dict().items() if _KEY_BIAS.search(key)}
         if not family.biases and any(bool(value.any()) for value in of_keys.values()):
             problems.append(f"biases of keys that aren't zero, such as {next(iter(of_keys))} ({name} has none)")
+    rope = config.rope_parameters or {}
+    if name == "esm" and (rope.get("short_factor") != rope.get("long_factor") or rope.get("attention_factor", 1) != 1):
+        problems.append(
+            "longrope with two lists of factors, or an attention_factor (esm has a frequency for each pair)"
+        )
     if config.pad_token_id is None and (family.first_row is None or name == "nomic_bert"):
         why = "needs one" if name == "nomic_bert" else "counts positions from the padding token's number"
         problems.append(f"pad_token_id=None ({name} {why})")
@@ -173,8 +182,9 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a PosEnc model without `_obstacles` does."""
     name = family.model_type
     merged = _merges_types(family, config)
-    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME_FIELDS}
-    for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # not every class takes a whole number
+    has = {field for field in SAME_FIELDS if hasattr(CONFIG_MAPPING[name], family.fields.get(field, field))}
+    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in has}
+    for field in has & {"hidden_dropout_prob", "attention_probs_dropout_prob"}:  # not every class takes a whole number
         fields[family.fields.get(field, field)] = float(getattr(config, field))
     fields["max_position_embeddings"] = config.max_position_embeddings + family.rows_before(config)
     fields["tie_word_embeddings"] = config.tie_word_embeddings and not merged  # the decoder keeps the words alone
@@ -192,8 +202,13 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         fields |= _deberta_fields(config, name)
     if name == "modernbert":
         fields |= _modernbert_fields(config)
+    elif name == "esm":
+        fields |= _esm_fields(config)
     elif family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
+    if len(family.poolings) > 1 and task in POOLED:
+        is_first = config.classifier_pooling == "cls"
+        fields["classifier_pooling"] = "bos" if is_first and name == "eurobert" else config.classifier_pooling
     fields |= summary(family, task, config.hidden_act)
     if params := getattr(config, "task_specific_params", None):  # the columns that `predict` and `evaluate` read
         fields["task_specific_params"] = params
@@ -225,6 +240,17 @@ def _disentangled(config: Any) -> dict[str, Any]:
     """The arguments of the scheme `deberta`, alone or in a combination."""
     kwargs = config.position_embedding_kwargs
     return kwargs["deberta"] if "+" in config.position_embedding_type else kwargs
+
+
+def _esm_fields(config: Any) -> dict[str, Any]:
+    """ESM's fields for its positions, its norms and its token dropout."""
+    fields = {
+        "position_embedding_type": "absolute" if config.position_embedding_type == "learned" else "rotary",
+        "emb_layer_norm_before": config.norm_position == "pre",
+        "token_dropout": config.token_dropout is not None,
+        "mask_token_id": config.token_dropout,
+    }
+    return fields | ({"rope_theta": float(config.rope_parameters["rope_theta"])} if config.rope_parameters else {})
 
 
 def _modernbert_fields(config: Any) -> dict[str, Any]:
@@ -272,14 +298,16 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
     if family.model_type == "roformer":  # it saves its table: ours, digit for digit
         cos, sin = scheme.cos_sin(torch.arange(theirs.max_position_embeddings)).chunk(2, -1)
         written[f"{outside}encoder.embed_positions.weight"] = torch.cat((sin[:, ::2], cos[:, ::2]), -1)
+    if family.model_type == "esm" and config.position_embedding_type == "rope":
+        written[f"{outside}rotary_embeddings.inv_freq"] = scheme.angles(torch.ones(1, dtype=torch.int64))[0]
     table = f"{outside}embeddings.position_embeddings.weight"
-    if table in written or family.first_row != 0:
+    if table in written or family.rows_before(config):
         rows = written.get(table, state[words].new_zeros(config.max_position_embeddings, config.hidden_size))
         written[table] = torch.cat((rows.new_zeros(family.rows_before(config), rows.shape[1]), rows))
     if not config.type_vocab_size and getattr(theirs, "type_vocab_size", None) and family.token_types:
         types = f"{outside}embeddings.token_type_embeddings.weight"
         written[types] = state[words].new_zeros(2, config.embedding_width)
-    if task == "fill-mask":
+    if task == "fill-mask" and family.model_type != "esm":  # whose decoder has no other bias
         decoder = names["lm_head.decoder.weight"].removesuffix("weight")
         written[f"{decoder}bias"] = state["lm_head.decoder.bias"]
     return written
@@ -294,6 +322,10 @@ def _notes(family: Family, config: Any, task: str) -> list[str]:
     pooler = inspect.signature(family.model_class(task)).parameters.get("add_pooling_layer")
     if pooler is not None and pooler.default:
         notes.append(f"The encoder has no pooler: transformers warns that it starts {name}'s at random.")
+    if name == "esm":
+        notes.append("PosEnc has no head for contacts: its weights are zero, and predict_contacts() says nothing.")
+    if name == "eurobert" and config.hidden_dropout_prob:
+        notes.append(f"In further training {name} has no hidden_dropout_prob, here {config.hidden_dropout_prob}.")
     dropout = family.fields.get("classifier_dropout")
     if dropout == "hidden_dropout_prob" and config.classifier_dropout not in (None, config.hidden_dropout_prob):
         notes.append(

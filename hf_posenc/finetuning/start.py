@@ -35,7 +35,8 @@ _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 _OF_TRAINED = {
     *_OF_A_CONVERSION,
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_pooling"),
-    *("classifier_hidden_act", "position_augmentation", "position_augmentation_length", "unpad_inputs"),
+    *("classifier_hidden_act", "classifier_norm", "position_augmentation", "position_augmentation_length"),
+    "unpad_inputs",
 }
 """Fields of the configuration that may differ from those that weights were trained with."""
 

@@ -84,6 +84,7 @@ class PosEncConfig(PreTrainedConfig):
             first token. Padding never counts.
         classifier_hidden_act (str, optional): activation of a dense layer between pooling and classifier (`tanh` as
             in BERT, `gelu`, `relu`, ...). None: no such layer.
+        classifier_norm (bool): a norm after that layer and its activation, as in ModernBERT (arXiv 2412.13663).
         classifier_dropout (float, optional): dropout before the classifier. None: `hidden_dropout_prob`.
         label_mean (float): mean m of the numbers that a regression was trained on. Its logits are z s + m, where the
             last layer gives z, and its loss is the squared error in standard units, ((logits - labels) / s)^2. Used
@@ -135,6 +136,7 @@ class PosEncConfig(PreTrainedConfig):
     scale_embeddings: bool = False
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
+    classifier_norm: bool = False
     classifier_dropout: float | int | None = _field(None, PROBABILITY)
     problem_type: str | None = _field(  # type: ignore[assignment]  # transformers lets any word pass
         None, one_of("regression", "single_label_classification", "multi_label_classification")

@@ -435,7 +435,7 @@ class PosEncHead(PosEncPreTrainedModel):
 
 
 class PosEncClassificationHead(nn.Module):
-    """An optional dense layer, dropout and a linear layer on pooled sequences: (N, D) -> (N, outputs).
+    """Perhaps a dense layer and a norm; dropout and a linear layer on pooled sequences: (N, D) -> (N, outputs).
 
     One module, under the name `classifier`: PEFT saves what has that name, and nothing beside it.
     """
@@ -444,13 +444,14 @@ class PosEncClassificationHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
+        self.layer_norm = make_norm(config, config.hidden_size) if config.classifier_norm else nn.Identity()
         self.dropout = make_head_dropout(config)
         self.out_proj = nn.Linear(config.hidden_size, outputs)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Scores each sequence."""
         if self.dense is not None and self.activation is not None:
-            pooled = self.activation(self.dense(pooled))
+            pooled = self.layer_norm(self.activation(self.dense(pooled)))
         return self.out_proj(self.dropout(pooled))
 
 

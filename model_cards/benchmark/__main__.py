@@ -25,7 +25,7 @@ def main() -> None:
     about = {
         "contenders": f"schemes, and peers or variants ({names}); the first is the reference",
         "sizes": ", ".join(SIZES),
-        "works": "sst2, sst2_sorted, mixed or ROWSxTOKENS",
+        "works": "sst2, sst2_sorted, proteins, mixed or ROWSxTOKENS",
         "modes": ", ".join(MODES),
     }
     for name, text in about.items():

@@ -23,14 +23,20 @@ SIZES = {
 }
 """Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
 
-PEERS = ("bert", "roformer", "modernbert", "nomic_bert", "deberta-v2")
-"""Encoders of transformers, with their default dropouts."""
+PEERS = ("bert", "roformer", "modernbert", "nomic_bert", "deberta-v2", "esm")
+"""Encoders of transformers, with their default dropouts; ESM-2 has none."""
 _DEBERTA_V3 = {"relative_attention": True, "position_buckets": 256, "pos_att_type": "p2c|c2p", "share_att_key": True}
 _DEBERTA_V3 |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False}
 """Fields of the published versions 3."""
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_ESM = {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 103, **_NO_DROPOUT}
+"""Fields of the published ESM-2, with the number that [MASK] has here."""
+_LIKE_ESM = {"norm_position": "pre_only", "token_dropout": 103, "type_vocab_size": 0, **_NO_DROPOUT}
+_LIKE_ESM |= {"classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
 
 VARIANTS = {
     "equal_dropout": "of bert: no attention dropout, as ours",
+    "esm2": "of rope: what ESM-2 becomes by conversion",
     "v3": "of deberta: with the arguments of DeBERTa-v3",
     "varlen": "of modernbert: real tokens alone, in PyTorch's varlen attention; needs a GPU and half precision",
     "compiled": "each layer compiled, for any number of tokens",
@@ -68,6 +74,10 @@ def build_model(
         options["position_embedding_type"] = encoder
     if encoder == "deberta-v2":
         options |= _DEBERTA_V3
+    if encoder == "esm":
+        options |= _ESM
+    if "esm2" in variants:
+        options |= _LIKE_ESM
     if "v3" in variants:
         arguments = {"max_distance": 512, "position_buckets": 256, "share_att_key": True, "norm_eps": 1e-7}
         options["position_embedding_kwargs"] = arguments

@@ -25,6 +25,8 @@ Step = Callable[[dict[str, Tensor]], None]
 
 VOCAB_SIZE = 30_522
 MIXED_ROWS, MIXED_LENGTHS = 16, (64, 4096)
+PROTEIN_ROWS, PROTEIN_MEDIAN, PROTEIN_SPREAD, PROTEIN_LONGEST = 8, 300, 0.7, 1024
+"""Lengths of proteins: log-normal, with this median and standard deviation of the logarithm, cut at the longest."""
 
 
 def make_batches(work: str, count: int, device: str = "cpu", seed: int = 0) -> list[dict[str, Tensor]]:
@@ -33,7 +35,8 @@ def make_batches(work: str, count: int, device: str = "cpu", seed: int = 0) -> l
     Args:
         work: `sst2`: 32 sentences with the lengths of SST-2, padded to the longest, or `sst2:256`, as many as that;
             `sst2_sorted`: the sentences of all batches, sorted by length; `mixed`: 16 documents of 64 to 4,096 tokens,
-            the logarithm of their length uniform, padded to the longest; or `8x128`: 8 texts of 128 tokens.
+            the logarithm of their length uniform, padded to the longest; `proteins`: 8 with lengths as proteins have
+            them, padded to the longest; or `8x128`: 8 texts of 128 tokens.
         count: number of batches.
         device: where to put them.
         seed: of lengths and tokens.
@@ -67,11 +70,15 @@ def _lengths(work: str, count: int, draw: random.Random) -> list[list[int]]:
     if work == "mixed":
         low, high = (math.log(length) for length in MIXED_LENGTHS)
         return [[round(math.exp(draw.uniform(low, high))) for _ in range(MIXED_ROWS)] for _ in range(count)]
+    if work == "proteins":
+        middle = math.log(PROTEIN_MEDIAN)
+        drawn = [round(draw.lognormvariate(middle, PROTEIN_SPREAD)) for _ in range(PROTEIN_ROWS * count)]
+        cut = [min(max(length, 2), PROTEIN_LONGEST) for length in drawn]
+        return [cut[PROTEIN_ROWS * number : PROTEIN_ROWS * (number + 1)] for number in range(count)]
     rows, _, tokens = work.partition("x")
     if not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
-        raise UserError(
-            f"work={work!r} is unknown. Give sst2, sst2:256, sst2_sorted, mixed, or ROWSxTOKENS such as 8x128."
-        )
+        known = "sst2, sst2:256, sst2_sorted, mixed, proteins"
+        raise UserError(f"work={work!r} is unknown. Give {known}, or ROWSxTOKENS such as 8x128.")
     return [[int(tokens)] * int(rows)] * count
 
 

@@ -40,6 +40,11 @@ CASES = [
 WORDS = "the a dog cat bird chased saw likes that who every no some big small red walks sleeps".split()
 
 
+def published(name: str) -> dict:
+    """config.json of a published checkpoint."""
+    return json.loads((Path(__file__).parent / "published" / f"{name}.json").read_text())
+
+
 def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extraction", **changes):
     """Writes a random checkpoint of a family, and returns its model."""
     if family not in transformers.CONFIG_MAPPING:
@@ -47,6 +52,11 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
     values = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
     if family == "gte":
         values["pad_token_id"] = 1
+    if family == "esm":
+        values |= {"pad_token_id": 1, "max_position_embeddings": 42, "position_embedding_type": "rotary"}
+        values |= {"token_dropout": True, "mask_token_id": 31, "emb_layer_norm_before": False}
+    if family == "eurobert":
+        values |= {"pad_token_id": 1, "classifier_pooling": "mean"}
     if family == "modernbert":
         values |= {"local_attention": 6, **MODERNBERT_IDS}
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
@@ -67,6 +77,12 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
     if family == "roformer":  # its sines aren't weights: perturbed, they would be another model's
         table = model.base_model.encoder.embed_positions
         table.weight.data = table.create_weight()
+    if family == "esm":  # a native export has zeros there
+        unused = [*model.base_model.contact_head.parameters()]
+        if config.position_embedding_type == "absolute":
+            unused.append(model.base_model.embeddings.position_embeddings.weight[:2])
+        for part in unused:
+            part.data.zero_()
     model.save_pretrained(folder)
     return model
 

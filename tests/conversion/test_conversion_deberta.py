@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conversion_harness import DISENTANGLED, edit, edit_weights, exported, sentences, tiny_source
+from conversion_harness import DISENTANGLED, edit, edit_weights, exported, published, sentences, tiny_source
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from test_conversion_exact import ROWS, assert_same, batch, packed
@@ -14,38 +14,14 @@ from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.native import to_native
 
-V3_BASE = """{
-  "model_type": "deberta-v2",
-  "attention_probs_dropout_prob": 0.1,
-  "hidden_act": "gelu",
-  "hidden_dropout_prob": 0.1,
-  "hidden_size": 768,
-  "initializer_range": 0.02,
-  "intermediate_size": 3072,
-  "max_position_embeddings": 512,
-  "relative_attention": true,
-  "position_buckets": 256,
-  "norm_rel_ebd": "layer_norm",
-  "share_att_key": true,
-  "pos_att_type": "p2c|c2p",
-  "layer_norm_eps": 1e-7,
-  "max_relative_positions": -1,
-  "position_biased_input": false,
-  "num_attention_heads": 12,
-  "attention_head_size": 64,
-  "num_hidden_layers": 12,
-  "type_vocab_size": 0,
-  "vocab_size": 128100
-}"""
-"""config.json of microsoft/deberta-v3-base."""
 SHRUNK = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 SHRUNK |= {"num_attention_heads": 4, "attention_head_size": 8}
 
 
 def test_the_published_configuration_says_what_the_scheme_computes(tmp_path):
-    published = json.loads(V3_BASE)
-    (tmp_path / "config.json").write_text(json.dumps({**published, **SHRUNK}))
-    theirs = DebertaV2ForMaskedLM(DebertaV2Config(**{**published, **SHRUNK}, legacy=False))
+    fields = {**published("deberta-v3-base"), **SHRUNK}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    theirs = DebertaV2ForMaskedLM(DebertaV2Config(**fields, legacy=False))
     theirs.save_pretrained(tmp_path / "made")
     (tmp_path / "made/model.safetensors").rename(tmp_path / "model.safetensors")
     model = convert(tmp_path).model
@@ -59,8 +35,8 @@ def test_the_published_configuration_says_what_the_scheme_computes(tmp_path):
         "dropout": 0.1,
         "std": 0.02,
     }
-    fields = ("norm_position", "type_vocab_size", "layer_norm_eps", "pad_token_id", "max_position_embeddings")
-    assert [getattr(model.config, name) for name in fields] == ["post", 0, 1e-7, 0, 512]
+    names = ("norm_position", "type_vocab_size", "layer_norm_eps", "pad_token_id", "max_position_embeddings")
+    assert [getattr(model.config, name) for name in names] == ["post", 0, 1e-7, 0, 512]
     assert {name for name in model.state_dict() if name.startswith("position.")} == {
         *("position.embedding.weight", "position.norm.weight", "position.norm.bias")
     }

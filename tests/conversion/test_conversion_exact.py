@@ -126,12 +126,25 @@ MODERN = [
 ]
 BODIES = [*((family, shape) for family in GATED for shape in SHAPES), ("gte", {"type_vocab_size": 0})]
 BODIES += [("modernbert", shape) for shape in MODERN]
+WIDE = {"hidden_size": 48, "num_attention_heads": 3, "layer_norm_eps": 1e-3}
+ABSOLUTE = {"position_embedding_type": "absolute", "emb_layer_norm_before": True}
+ESM = [
+    {},
+    {"token_dropout": False, "mask_token_id": None},
+    {"emb_layer_norm_before": True},
+    {**WIDE, "rope_theta": 500.0},
+    ABSOLUTE,
+    WIDE,
+]
+BODIES += [("esm", shape) for shape in ESM]
+BODIES += [("eurobert", shape) for shape in ({}, *SHAPES[4:], {"hidden_size": 48, "num_attention_heads": 3})]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "shape"), others_slow(BODIES, *BODIES[::3]))  # of each family some
 def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_for_byte(family, shape, tmp_path):
-    theirs = tiny_source(tmp_path / "source", family, "fill-mask", **shape)
+    task = "token-classification" if family == "eurobert" else "fill-mask"
+    theirs = tiny_source(tmp_path / "source", family, task, **shape)
     model, report = converted(tmp_path / "source", tmp_path / "out")
     assert report.exact.hidden_max < 1e-5
     assert report.keys.new == []
@@ -155,8 +168,8 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
     assert both[0] == both[1]
     configs = [type(theirs.config).from_pretrained(tmp_path / folder).to_dict() for folder in ("source", "back")]
     different = {name for name, value in configs[0].items() if configs[1][name] != value}
-    assert different <= {"_name_or_path", "rope_parameters"}  # ours says the defaults too
-    own, again = (config["rope_parameters"] for config in configs)
+    assert different <= {"_name_or_path", "rope_parameters", "classifier_pooling"}  # ours says the defaults too
+    own, again = (config.get("rope_parameters", {}) for config in configs)
     for kind in ("full_attention", "sliding_attention") if family == "modernbert" else ():
         assert own.pop(kind).items() <= again.pop(kind).items()
     assert own.items() <= again.items()
@@ -177,9 +190,11 @@ def test_layers_of_a_modernberts_classifier_are_no_masked_lm_head(tmp_path):
     layers = {"lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"}
     assert {name.rpartition(".")[0] for name in report.keys.new} == layers
     assert report.keys.dropped["head.dense.weight"] == "the head of another task; this is fill-mask"
-    report = convert(tmp_path, head="text-classification").report
+    report = convert(tmp_path, head="token-classification").report
     names = ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
     assert report.keys.dropped == dict.fromkeys(names, "another head")
+    report = convert(tmp_path).report
+    assert (report.keys.dropped, report.keys.new) == ({}, [])
 
 
 OLD = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "layer_norm_epsilon": 1e-12, "prenorm": False}

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from conversion_harness import edit, edit_weights, tiny_source, tiny_tokenizer
+from conversion_harness import edit, edit_weights, published, tiny_source, tiny_tokenizer
 from references import jina_bert
 from safetensors.torch import load_file
 from test_conversion_exact import ROWS, assert_same, batch, packed
@@ -13,37 +13,7 @@ from test_conversion_exact import ROWS, assert_same, batch, packed
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
 
-AUTO_MAP = {"AutoModel": "somebody/code--modeling.NewModel", "AutoConfig": "somebody/code--configuration.NewConfig"}
-GTE = {
-    "architectures": ["NewModel"],
-    "attention_probs_dropout_prob": 0.0,
-    "auto_map": AUTO_MAP,
-    "classifier_dropout": None,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 768,
-    "initializer_range": 0.02,
-    "intermediate_size": 3072,
-    "layer_norm_eps": 1e-12,
-    "layer_norm_type": "layer_norm",
-    "logn_attention_clip1": False,
-    "logn_attention_scale": False,
-    "max_position_embeddings": 8192,
-    "model_type": "new",
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "pack_qkv": True,
-    "pad_token_id": 0,
-    "position_embedding_type": "rope",
-    "rope_scaling": {"factor": 2.0, "type": "ntk"},
-    "rope_theta": 500000,
-    "torch_dtype": "float32",
-    "type_vocab_size": 0,
-    "unpad_inputs": False,
-    "use_memory_efficient_attention": False,
-    "vocab_size": 30528,
-}
-"""config.json of Alibaba-NLP/gte-base-en-v1.5."""
+GTE = published("gte-base-en-v1.5")
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -51,43 +21,7 @@ SIZES = {
     "intermediate_size": 48,
     "vocab_size": 101,
 }
-NOMIC = {
-    "activation_function": "swiglu",
-    "architectures": ["NomicBertModel"],
-    "attn_pdrop": 0.0,
-    "auto_map": AUTO_MAP,
-    "causal": False,
-    "dense_seq_output": True,
-    "embd_pdrop": 0.0,
-    "fused_bias_fc": True,
-    "initializer_range": 0.02,
-    "layer_norm_epsilon": 1e-12,
-    "max_trained_positions": 2048,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
-    "model_type": "nomic_bert",
-    "n_embd": 768,
-    "n_head": 12,
-    "n_inner": 3072,
-    "n_layer": 12,
-    "n_positions": 8192,
-    "parallel_block": False,
-    "prenorm": False,
-    "qkv_proj_bias": False,
-    "resid_pdrop": 0.0,
-    "rotary_emb_base": 1000,
-    "rotary_emb_fraction": 1.0,
-    "rotary_emb_interleaved": False,
-    "rotary_emb_scale_base": None,
-    "rotary_scaling_factor": None,
-    "scale_attn_by_inverse_layer_idx": False,
-    "scale_attn_weights": True,
-    "type_vocab_size": 2,
-    "use_flash_attn": True,
-    "use_rms_norm": False,
-    "vocab_size": 30528,
-}
-"""config.json of nomic-ai/nomic-embed-text-v1.5."""
+NOMIC = published("nomic-embed-text-v1.5")
 NOMIC_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "vocab_size": 101}
 
 
@@ -146,32 +80,7 @@ def test_a_published_nomic_is_its_class_with_the_values_of_the_old_fields(tmp_pa
             convert(tmp_path)
 
 
-JINA = {
-    "architectures": ["JinaBertForMaskedLM"],
-    "attention_probs_dropout_prob": 0.0,
-    "auto_map": AUTO_MAP,
-    "classifier_dropout": None,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 768,
-    "initializer_range": 0.02,
-    "intermediate_size": 3072,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 8192,
-    "model_type": "bert",
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "pad_token_id": 0,
-    "position_embedding_type": "alibi",
-    "torch_dtype": "float32",
-    "type_vocab_size": 2,
-    "use_cache": True,
-    "vocab_size": 30528,
-    "feed_forward_type": "geglu",
-    "emb_pooler": "mean",
-    "attn_implementation": "torch",
-}
-"""config.json of jinaai/jina-embeddings-v2-base-en."""
+JINA = published("jina-embeddings-v2-base-en")
 
 
 def jina(folder, task="feature-extraction", **fields):

@@ -40,7 +40,8 @@ for _size in SIZES.values():
 _BUILT_WITH = (
     *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
     *("mlp_gated", "attention_bias", "mlp_bias"),
-    *("layer_norm_eps", "norm_position", "norm_type", "token_dropout", "scale_embeddings", "classifier_hidden_act"),
+    *("layer_norm_eps", "norm_position", "norm_type", "token_dropout", "scale_embeddings"),
+    *("classifier_hidden_act", "classifier_norm"),
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
@@ -111,9 +112,11 @@ class PackageSupport(ConfigSupport):
             )
         if config.token_dropout is not None and config.token_dropout >= config.vocab_size:
             raise ValueError(
-                f"token_dropout={config.token_dropout} is outside the vocabulary of {config.vocab_size} tokens. Give the "
-                "id of the mask token, or None."
+                f"token_dropout={config.token_dropout} is outside the vocabulary of {config.vocab_size} tokens. Give "
+                "the mask token's id, or None."
             )
+        if config.classifier_norm and config.classifier_hidden_act is None:
+            raise ValueError("classifier_norm=True is a norm after the dense layer. Give classifier_hidden_act too.")
         names = config.architectures or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"architectures={names!r} is no list of the names of model classes.")
