@@ -72,6 +72,8 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
         root / "docs" / "pretrained-weights.md": {
             "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
+        },
+        root / "docs" / "explanation.md": {
             "conversion": table(converted),
             "healed": scores(compared["practitioner_pretrained"]),
         },

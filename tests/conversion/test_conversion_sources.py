@@ -292,7 +292,7 @@ def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
 def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_benchmark.py
     root = Path(__file__).parents[2]
     parts = json.loads((root / "model_cards/results/conversion.json").read_text())["parts"]
-    guide = (root / "docs/pretrained-weights.md").read_text()
+    guide = (root / "docs/explanation.md").read_text()
     assert parts["exact/agreement"]["exact"]["hidden_max"] <= 1e-5
     assert f"{parts['exact/agreement']['exact']['hidden_max']:.1e}".replace("e-06", "e-6") in guide
     left = {name: parts[f"heal/{name}/agreement"]["after"]["order_r2"] for name in ("alibi", "alibi+t5")}
