@@ -293,3 +293,4 @@ def test_the_address_is_one_placeholder():
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
     assert f"git clone {urls['Repository']} " in README
     assert f"repo_url: {urls['Repository']} " in (ROOT / "mkdocs.yml").read_text()
+    assert f'"{urls["Documentation"]}"' in (ROOT / "examples/space/app.py").read_text()
