@@ -143,7 +143,7 @@ def checks_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class Diverged(UserError):
-    """The loss or the weights are no longer finite; the message says what to do."""
+    """The loss, its gradient or the weights are no longer finite; the message says what to do."""
 
 
 class Interrupted(KeyboardInterrupt):

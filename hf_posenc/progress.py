@@ -4,6 +4,7 @@ On a terminal the Trainer draws its bar; in a log stands a line a minute with th
 """
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -55,11 +56,23 @@ class ProgressConsole(Console):
 def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArguments) -> None:
     """Raises Diverged if a weight holds NaN or infinity."""
     if bad := not_finite(model.named_parameters()):
-        raise Diverged(
-            f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Begin "
-            f"anew with a {spell('learning_rate')} below {recipe.learning_rate}, or a longer warm-up "
-            f"({spell('set.warmup_steps', 0.3)})."
-        )
+        hold = f"{len(bad)} weights hold NaN or infinity, {bad[0]} among them"
+        raise Diverged(f"Training diverged: after step {step} {hold}. {_way_out(recipe)}")
+
+
+def refuse_infinite(name: str, value: Any, step: int, rate: float, recipe: TrainingArguments) -> None:
+    """Raises Diverged if a step's loss or gradient norm is NaN or infinity."""
+    if not math.isfinite(number := float(value)):
+        when = f"in step {step}, at a learning rate of {rate:.3g}"
+        raise Diverged(f"Training diverged: {when}, the {name} is {number}. {_way_out(recipe)}")
+
+
+def _way_out(recipe: TrainingArguments) -> str:
+    """Says what may keep a training from diverging."""
+    return (
+        f"Begin anew with a {spell('learning_rate')} below {recipe.learning_rate}, or a longer warm-up "
+        f"({spell('set.warmup_steps', 0.3)})."
+    )
 
 
 class Stop(TrainerCallback):
@@ -68,9 +81,6 @@ class Stop(TrainerCallback):
     All processes agree after each step, so that they stop at the same one. A terminal and a launcher may both pass on
     one Ctrl-C: with several processes, signals within two seconds count as one.
     """
-
-    EVERY = 50
-    """Steps between two looks at the weights."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -100,8 +110,8 @@ class Stop(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Looks at the weights now and then and at the end; asks for a checkpoint if any process was interrupted."""
-        if state.global_step % self.EVERY == 0 or control.should_training_stop:
+        """Looks at the weights at the end; asks for a checkpoint if any process was interrupted."""
+        if control.should_training_stop:
             refuse_divergence(state.global_step, kwargs["model"], args)
         self._agreed = self._pressed_at is not None
         if args.world_size > 1:

@@ -458,6 +458,8 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     reference = reference_of(model)
 
     def norm(x: Tensor, name: str) -> Tensor:
+        if config.norm_type == "rms_norm":
+            return x / torch.sqrt((x**2).mean(-1, keepdim=True) + config.layer_norm_eps) * weights[f"{name}.weight"]
         mean = x.mean(-1, keepdim=True)
         deviation = ((x - mean) ** 2).mean(-1, keepdim=True)
         return (x - mean) / torch.sqrt(deviation + config.layer_norm_eps) * weights[f"{name}.weight"] + weights[
@@ -492,14 +494,18 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
         return linear(hidden * linear(x, f"{name}.up") if config.mlp_gated else hidden, f"{name}.output")
 
     x = torch.stack([weights["embeddings.word_embeddings.weight"][int(token)] for token in input_ids])
+    if config.token_dropout is not None:
+        masked = [int(token) == config.token_dropout for token in input_ids]
+        share = sum(masked) / len(masked)
+        x = torch.stack([row * (0.0 if hidden else 0.88 / (1 - share)) for row, hidden in zip(x, masked, strict=True)])
     x = x + weights["embeddings.token_type_embeddings.weight"][0]
     if reference.embed is not None:
         x = reference.embed(x, positions)
-    x = norm(x, "embeddings.norm")
+    x = x if config.norm_position == "pre_only" else norm(x, "embeddings.norm")
     for index in range(config.num_hidden_layers):
         layer = f"layers.{index}"
         if config.norm_position != "post":
-            is_normed = index > 0 or config.norm_position == "pre"
+            is_normed = index > 0 or config.norm_position != "pre_but_first"
             x = x + attention(norm(x, f"{layer}.attention_norm") if is_normed else x, f"{layer}.attention")
             x = x + feed_forward(norm(x, f"{layer}.output_norm"), layer)
         else:

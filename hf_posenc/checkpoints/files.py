@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..data.reading import keys_once
 from ..errors import UserError, readable
 
 WEIGHTS = "model.safetensors"
@@ -52,24 +52,18 @@ def weight_files(folder: str | Path) -> dict[str, set[str]]:
 
 
 def read_json(path: Path, name: str, kind: type) -> Any:
-    """The value in a JSON file of a checkpoint, a `dict` or a `list`.
+    """The value in a JSON file of a checkpoint, a `dict` or a `list`; an empty one where there is no such file.
 
     Raises:
         UserError: the file can't be read, holds another kind of value, or a key twice.
     """
+    if not path.is_file():
+        return kind()
     with readable(f"{name!r}: {path.name}", "Copy the checkpoint anew."):
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_with_keys_once)
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=keys_once)
         if not isinstance(value, kind):
             raise TypeError(f"it holds no JSON {'object' if kind is dict else 'array'}")
         return value
-
-
-def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a key that stands there twice Python would keep the last value, others the first."""
-    keys = Counter(key for key, _ in pairs)
-    if twice := [key for key, count in keys.items() if count > 1]:
-        raise ValueError(f"it holds {twice[0]!r} twice")
-    return dict(pairs)
 
 
 @contextlib.contextmanager

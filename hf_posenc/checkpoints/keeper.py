@@ -7,11 +7,11 @@ A command enters `output_folder` once, at its first look, and hands the `OutputF
         with output.replaced() as new:
             model.save_pretrained(new)
 
-- **Lock.** `.posenc.lock` is held from the first look to the end; `.posenc.lock.json` says who holds it.
+- **Lock.** `.posenc.lock` is held from the first look to the end.
 - **List.** `_files.json` has the names and SHA-256 of what was written. These files alone are replaced, and only while
   they are as they were written. All else stays where it lies.
-- **Move.** New files are written into `.writing`, their list last. From then on they are complete: the old ones go
-  into `.replaced-...`, the new ones come, and whichever command looks next finishes a move that was killed.
+- **Move.** New files are written into `.posenc.writing`, their list last. From then on they are complete: the old ones
+  go, the new ones come, and whichever command looks next finishes a move that failed or was killed.
 """
 
 import contextlib
@@ -20,11 +20,8 @@ import os
 import re
 import shutil
 import signal
-import socket
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -33,26 +30,25 @@ from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
 from ..errors import Interrupted, UserError, check_writable, disk_error, one_line, spell
-from ..files import WRITING, json_text, sha256, write_json, write_text
+from ..files import json_text, sha256, write_json, write_text
 from .files import REPORT_NAME, TOKENIZER_FILES, TRAINED_ON
 from .sentence_modules import is_module
 
 LIST = "_files.json"
-LOCK, HOLDER = ".posenc.lock", ".posenc.lock.json"
-REPLACED = ".replaced-"
-"""Prefix of the folder that holds replaced files until all new ones are in place."""
-_VALUE = f"{WRITING}.json"
+_OURS = ".posenc."
+"""How the names begin of what the keeper itself needs."""
+LOCK = f"{_OURS}lock"
+WAITING = f"{_OURS}writing"
+"""The temporary folder of new files."""
+_VALUE = f"{_OURS}value"
 """What becomes a file of an unfinished run."""
-_EARLIER = re.compile(rf"{re.escape(REPLACED)}[a-z0-9_]{{8}}")
-MARK = ".posenc"
-"""In the temporary folder: it tells that folder from one of the user's."""
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """Name of the Trainer's checkpoint folders, with the step."""
 _NAMES = {
     *("config.json", "generation_config.json", "adapter_config.json", "chat_template.jinja", "run.json"),
     *("sentence_bert_config.json", "results.json", "export.json", "README.md", "confusion_matrix.png"),
     "openvino_model.xml",
-    *(REPORT_NAME, TRAINED_ON, LIST, WRITING, *TOKENIZER_FILES),
+    *(REPORT_NAME, TRAINED_ON, LIST, *TOKENIZER_FILES),
 }
 _ENDINGS = (".safetensors", ".bin", ".index.json", ".py", ".onnx", ".onnx.data")
 _GRAPHS = ("onnx", "openvino")
@@ -91,10 +87,6 @@ def nothing_changed() -> str:
     return "What was there is as it was."
 
 
-class _InTheWay(UserError):
-    """A file that isn't ours keeps new ones, which are complete, from their place."""
-
-
 class OutputFolder:
     """An output folder that this process holds the lock of; made by `output_folder`.
 
@@ -110,31 +102,21 @@ class OutputFolder:
         self.is_main = is_main
         self.completed = False
         self.has_moved = False
-        self._digests: dict[tuple[str, int, int], str] = {}
 
     # ---- what lies there --------------------------------------------------------------------------------------------
 
     def content(self) -> list[str]:
         """The names in the folder, without what the keeper itself needs."""
-        names = sorted(path.name for path in self.path.iterdir())
-        internal = {LOCK, HOLDER, _VALUE} | ({WRITING} if _is_temporary(self.path / WRITING) else set())
-        return [name for name in names if name not in internal and not _EARLIER.fullmatch(name)]
+        return sorted(path.name for path in self.path.iterdir() if not path.name.startswith(_OURS))
 
     def written(self) -> dict[str, str]:
-        """The files on the list that are as they were written, with their SHA-256."""
-        listed = _read_list(self.path)
-        return {name: digest for name, digest in listed.items() if self._digest(name) == digest}
-
-    def _digest(self, name: str) -> str | None:
-        """The SHA-256 of a file of the folder, computed once; None: there is no such file, or it is a link."""
-        path = self.path / name
-        if not path.is_file() or path.resolve() != self.path.resolve() / name:
-            return None
-        state = path.stat()
-        key = (name, state.st_size, state.st_mtime_ns)
-        if key not in self._digests:
-            self._digests[key] = sha256(path)
-        return self._digests[key]
+        """The files on the list that are as they were written, with their SHA-256; a link isn't."""
+        real = self.path.resolve()
+        return {
+            name: digest
+            for name, digest in _read_list(self.path).items()
+            if (real / name).resolve() == real / name and (real / name).is_file() and sha256(real / name) == digest
+        }
 
     def refuse_taken(self, *, may_replace: bool = False, run: Collection[str] = (), way_out: str | None = None) -> None:
         """Refuses a folder that holds what may not be replaced.
@@ -172,13 +154,9 @@ class OutputFolder:
         strange = []
         for name in self.content():
             path = self.path / name
-            if name in ours or not is_model_file(path):
-                continue
-            if path.is_dir() and not path.is_symlink() and (name in _GRAPHS or is_module(path)):
-                inside = [f"{name}/{item.name}" for item in sorted(path.iterdir())]
-                strange += [item for item in inside if item not in ours and is_model_file(self.path / item)]
-            else:
-                strange.append(name)
+            is_looked_into = path.is_dir() and not path.is_symlink() and (name in _GRAPHS or is_module(path))
+            inside = [f"{name}/{item.name}" for item in sorted(path.iterdir())] if is_looked_into else [name]
+            strange += [item for item in inside if item not in ours and is_model_file(self.path / item)]
         return strange
 
     # ---- writing ----------------------------------------------------------------------------------------------------
@@ -198,10 +176,8 @@ class OutputFolder:
         with disk_errors(self.path, left), self._temporary() as new:
             yield new
             if self.is_main:
-                files = [path for path in new.rglob("*") if path.is_file() and path != new / MARK]
-                names = sorted(path.relative_to(new).as_posix() for path in files)
-                write_json(new / LIST, {"files": {name: sha256(new / name) for name in names}})
-                self._move_in()
+                names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
+                self._move_in({name: sha256(new / name) for name in names})
 
     def add(self, name: str, text: str) -> None:
         """Writes a further file, and puts it on the list.
@@ -214,8 +190,7 @@ class OutputFolder:
             raise UserError(f"{str(path)!r} is a file of yours, or was edited. Move it elsewhere, and run it again.")
         with disk_errors(self.path, nothing_changed), self._temporary() as new:
             write_text(new / name, text)
-            write_json(new / LIST, {"files": {**_read_list(self.path), name: sha256(new / name)}})
-            self._move_in()
+            self._move_in({**_read_list(self.path), name: sha256(new / name)})
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a file of a run that isn't finished, which isn't on the list: whole or not at all."""
@@ -225,64 +200,62 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[Path]:
-        new = self.path / WRITING
+        new = self.path / WAITING
         if self.is_main:
-            if not _is_temporary(new):
-                raise UserError(f"{str(new)!r} is yours, and the new files need that name. Move it elsewhere.")
-            _remove_temporary(new)  # of a command that was killed
+            shutil.rmtree(new, ignore_errors=True)  # of a command that was killed
             new.mkdir()
-            (new / MARK).touch()
-        is_waiting = False
         try:
             yield new
-        except _InTheWay:
-            is_waiting = True
-            raise
         finally:
-            if self.is_main and not is_waiting:
-                _remove_temporary(new)
+            if self.is_main and not (new / LIST).is_file():  # else they are complete, and wait
+                shutil.rmtree(new, ignore_errors=True)
 
-    def _move_in(self) -> None:
-        """Moves the listed files of `.writing` into the folder; if that fails, the folder is unchanged.
+    def _move_in(self, files: dict[str, str] | None = None) -> None:
+        """Lists the files of the temporary folder, and moves them into the output folder.
 
         The old config.json leaves first and the new one comes last but the list: a folder without it isn't a model, so
-        none is ever mixed. The old list is the last to leave: where there is none, all old files have left.
+        none is ever mixed. A move that has begun is finished, by the next look if need be.
+
+        Args:
+            files: the names and digests to list. None: they are listed already.
 
         Raises:
-            UserError: a file that isn't ours has one of the names; the new files wait in `.writing`.
+            UserError: a file that isn't ours has one of the names, or one can't be moved; the new files wait.
         """
-        new, coming = self.path / WRITING, _read_list(self.path / WRITING)
-        arriving = [name for name in coming if (new / name).is_file()]
-        leaving = [name for name, sum_ in self.written().items() if name in arriving or coming.get(name) != sum_]
-        if strange := [name for name in arriving if os.path.lexists(self.path / name) and name not in leaving]:
-            raise _InTheWay(
-                f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write. Move that elsewhere, and "
-                f"run the same command again: the new files are complete, and wait in {WRITING}."
-            )
-        with _without_interruption(), contextlib.ExitStack() as undo:
-            old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self.path))
-            undo.callback(_remove_empty, [old])
-            if (self.path / LIST).is_file():
-                for name in [*sorted(leaving, key=lambda name: (name != "config.json", name)), LIST]:
-                    _move(self.path, old, name, undo)
-            for name in [*sorted(arriving, key=lambda name: (name == "config.json", name)), LIST]:
-                _move(new, self.path, name, undo)
-            undo.pop_all()
-        self.has_moved = True
-        for earlier in self.path.iterdir():
-            if _EARLIER.fullmatch(earlier.name):
-                shutil.rmtree(earlier, ignore_errors=True)
+        new = self.path / WAITING
+        written = self.written()
+        with _without_interruption():
+            if files is not None:
+                write_json(new / LIST, {"files": files})
+            files = _read_list(new)
+            arriving = [name for name in files if (new / name).is_file()]
+            leaving = [name for name, digest in written.items() if name in arriving or files.get(name) != digest]
+            wait = f"run the same command again: the new files are complete, and wait in {WAITING}."
+            if strange := [name for name in arriving if os.path.lexists(self.path / name) and name not in leaving]:
+                what = f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write"
+                raise UserError(f"{what}. Move that elsewhere, and {wait}")
+            try:
+                self._replace(leaving, arriving)
+            except OSError as error:
+                raise UserError(f"{one_line(error)}. See to it that files can be moved there, and {wait}") from error
+            self.has_moved = True
+
+    def _replace(self, leaving: list[str], arriving: list[str]) -> None:
+        """Deletes old files, with the folders that they leave empty, and moves new ones in."""
+        for name in sorted(leaving, key=lambda name: (name != "config.json", name)):
+            (self.path / name).unlink()
+            _remove_empty([self.path / place for place in PurePosixPath(name).parents if place.name])
+        for name in [*sorted(arriving, key=lambda name: (name == "config.json", name)), LIST]:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self.path / WAITING / name, self.path / name)
 
     def finish_move(self) -> None:
         """Finishes the move of a command that was killed; files that aren't complete go when others are written."""
-        new = self.path / WRITING
-        if not new.exists() or not _is_temporary(new):
-            return
+        new = self.path / WAITING
         if (new / LIST).is_file():
             self._move_in()
             self.completed = True
-        if self.completed or not {path.name for path in new.rglob("*") if path.is_file()} - {MARK}:  # all have moved
-            _remove_temporary(new)
+            shutil.rmtree(new, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -345,23 +318,6 @@ def _without_interruption() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
 
 
-def _is_temporary(folder: Path) -> bool:
-    """True where there is no such folder, or a temporary one of a command."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        return False
-    return not folder.exists() or (folder / MARK).is_file() or not any(folder.iterdir())
-
-
-def _remove_temporary(folder: Path) -> None:
-    """Deletes a temporary folder; the mark that tells that it is one goes last."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != MARK:
-            path.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _enter(output: OutputFolder, at_end: contextlib.ExitStack) -> None:
     """Makes and locks a folder, and finishes a move that was killed; what undoes that is called at the end."""
     folder = output.path
@@ -373,25 +329,11 @@ def _enter(output: OutputFolder, at_end: contextlib.ExitStack) -> None:
         try:
             at_end.enter_context(FileLock(folder / LOCK, timeout=0))
         except Timeout:
-            raise UserError(
-                f"{str(folder)!r} is in use: {_holder(folder)} writes into it. Wait until that has ended, or name "
-                "another folder."
-            ) from None
+            what = f"{str(folder)!r} is in use: another process writes into it"
+            raise UserError(f"{what}. Wait until that has ended, or name another folder.") from None
         # Removed while it is held: who opened it before then sees that it is gone, and doesn't take it for a lock.
-        at_end.callback(_unlink, folder / LOCK, folder / HOLDER)
-        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        value = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
-        (folder / HOLDER).write_text(json_text(value), encoding="utf-8")
+        at_end.callback((folder / LOCK).unlink, missing_ok=True)
         output.finish_move()
-
-
-def _holder(folder: Path) -> str:
-    """Who holds the lock of a folder, in words."""
-    try:
-        value = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
-        return f"process {value['process']} on {value['host']}, since {value['since']},"
-    except (OSError, ValueError, LookupError, TypeError):
-        return "another process"
 
 
 def _read_list(folder: Path) -> dict[str, str]:
@@ -407,28 +349,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:4]) + ", ..." * (len(names) > 4)
 
 
-def _move(source: Path, target: Path, name: str, undo: contextlib.ExitStack) -> None:
-    """Moves a file between two folders, and makes and removes the folders in which it lies; `undo` moves it back."""
-    undo.callback(_move_back, source, target, name)
-    (target / name).parent.mkdir(parents=True, exist_ok=True)
-    os.replace(source / name, target / name)
-    _remove_empty([source / place for place in PurePosixPath(name).parents if place.name])
-
-
-def _move_back(source: Path, target: Path, name: str) -> None:
-    """Undoes `_move`, wherever it was interrupted."""
-    if not (source / name).is_file():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(target / name, source / name)
-    _remove_empty([target / place for place in PurePosixPath(name).parents if place.name])
-
-
 def _remove_empty(folders: list[Path]) -> None:
     with contextlib.suppress(OSError):  # it holds something, and so do those that hold it
         for folder in folders:
             folder.rmdir()
-
-
-def _unlink(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)

@@ -3,21 +3,19 @@
 Nothing in it is run, and no weight is read yet: `loading` and `tokenizers` read what was opened here.
 """
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from ..data.columns import OURS
-from ..data.reading import DELIMITERS
-from ..errors import UserError, is_local, one_line, spell
+from ..errors import UserError, fits, is_local, one_line, spell
 from ..files import json_text
 from ..tasks import task_of
 from .files import INDEX, PICKLE, WEIGHTS, open_weights, read_json, weight_files
@@ -201,8 +199,8 @@ def read_config(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise UserError(f"{name!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
     raw = read_json(folder / "config.json", name, dict)
-    for key, (accepts, reason) in _ACCEPTED.items():
-        if key in raw and not accepts(raw[key]):
+    for key, (accepted, reason) in _ACCEPTED.items():
+        if key in raw and not fits(raw[key], accepted):
             raise UserError(f"{name!r}: config.json has {key}={_shown(raw[key])}, {reason}")
     _check_unique_labels(raw, name)
     _check_notes(raw, name)
@@ -215,78 +213,45 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def _is_attention_of_pytorch(value: Any) -> bool:
-    return value in (None, "eager", "sdpa", "torch")  # the last is JinaBERT's name of sdpa
-
-
 _ATTENTION = (
-    _is_attention_of_pytorch,
+    Literal["eager", "sdpa", "torch"] | None,  # the last is JinaBERT's name of sdpa
     "which may fetch and run a kernel, and wasn't asked for here. Delete that key: eager and sdpa compute the same.",
 )
-_ACCEPTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "architectures": (lambda value: value is None or _is_names(value), "which is no list of names. Copy it anew."),
-    "auto_map": (
-        lambda value: isinstance(value, dict) and None not in value.values(),
-        "which doesn't name classes. Delete that key, or copy the checkpoint anew.",
-    ),
-    "return_dict": (
-        lambda value: value is True,
-        "with which a model answers without names. Delete that key, or set it to true.",
-    ),
+_ACCEPTED: dict[str, tuple[Any, str]] = {
+    "architectures": (list[str] | None, "which is no list of names. Copy it anew."),
+    "auto_map": (dict, "which doesn't name classes. Delete that key, or copy the checkpoint anew."),
+    "return_dict": (Literal[True], "with which a model answers without names. Delete that key, or set it to true."),
     "quantization_config": (
-        lambda value: value is None,
+        None,
         "and quantised weights aren't read here. Take the checkpoint that it was made from.",
     ),
-    "task_specific_params": (
-        lambda value: value is None or isinstance(value, dict),
-        "which is no JSON object. Delete that key.",
-    ),
+    "task_specific_params": (dict | None, "which is no JSON object. Delete that key."),
     "output_attentions": (
-        lambda value: value in (None, False),
+        Literal[False] | None,
         "which an answer doesn't need and sdpa can't give. Delete that key.",
     ),
-    "output_hidden_states": (
-        lambda value: value in (None, False, True),
-        "which is neither true nor false. Delete that key.",
-    ),
-    "transformers_weights": (
-        lambda value: value is None,
-        f"which names other weights than {WEIGHTS}. Delete that key, and call the file so.",
-    ),
+    "output_hidden_states": (bool | None, "which is neither true nor false. Delete that key."),
+    "transformers_weights": (None, f"which names other weights than {WEIGHTS}. Delete that key, and call the file so."),
     "configuration_files": (
-        lambda value: value is None,
+        None,
         "by which transformers would read another file than this one. Delete that key, and call the file config.json.",
     ),
     "_attn_implementation": _ATTENTION,
     "attn_implementation": _ATTENTION,
 }
-"""Fields of any config.json that decide how it is read: the values that are accepted, and why others aren't."""
+"""Fields of any config.json that decide how it is read: the types that are accepted, and why others aren't."""
 
-NOTED: dict[str, Callable[[Any], bool]] = {
-    "text_columns": lambda value: _is_names(value) and len(value) > 0,
-    "text_separator": lambda value: value is None or isinstance(value, str),
-    "label_column": lambda value: value is None or isinstance(value, str),
-    "one_hot_columns": _is_names,
-    "label_delimiter": lambda value: value is None or isinstance(value, str),
-    "dialect": lambda value: _is_dialect(value),
-    "temperature": lambda value: type(value) in (int, float) and 0 < value < math.inf,
-    "classes": lambda value: isinstance(value, list),
+_NOTED: dict[str, Any] = {
+    "text_columns": list[str],
+    "text_separator": str | None,
+    "label_column": str | None,
+    "one_hot_columns": list[str],
+    "label_delimiter": str | None,
+    "dialect": dict,
+    "temperature": float,
+    "classes": list,
 }
-"""What a training notes in config.json (`task_specific_params.hf_posenc`), and the values that each may have."""
-
-
-def _is_dialect(value: Any) -> bool:
-    """True for what a training writes of a `Dialect`."""
-    if not isinstance(value, dict) or value.keys() != {"kind", "delimiter", "quoting"}:
-        return False
-    delimiter = value["delimiter"]
-    is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
-    is_said = (delimiter is None or is_character) and value["quoting"] in (None, "csv", "none")
-    return is_said and value["kind"] in tuple(DELIMITERS)
+"""What a training notes in config.json (`task_specific_params.hf_posenc`), and the type of each."""
 
 
 def _check_unique_labels(raw: Mapping[str, Any], name: str) -> None:
@@ -308,7 +273,8 @@ def _check_notes(raw: Mapping[str, Any], name: str) -> None:
     if not isinstance(notes, dict):
         wrong = [_shown(notes)]
     else:
-        wrong = [f"{key}={_shown(notes[key])}" for key in NOTED if key in notes and not NOTED[key](notes[key])]
+        odd = [key for key, hint in _NOTED.items() if key in notes and not fits(notes[key], hint)]
+        wrong = [f"{key}={_shown(notes[key])}" for key in odd]
     if wrong:
         raise UserError(
             f"{name!r}: config.json has {wrong[0]} in task_specific_params.{OURS}, which no training writes. Copy the "

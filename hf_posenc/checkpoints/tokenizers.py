@@ -90,8 +90,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _read_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    described = folder / "tokenizer_config.json"
-    if described.is_file() and "fast_tokenizer_files" in read_json(described, name, dict):
+    if "fast_tokenizer_files" in read_json(folder / "tokenizer_config.json", name, dict):
         raise UserError(
             f"{name!r}: tokenizer_config.json has fast_tokenizer_files, by which another file than {REFERENCE} would "
             f"be read. Delete that key, and call the file {REFERENCE}."

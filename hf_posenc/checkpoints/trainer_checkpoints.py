@@ -4,14 +4,13 @@ import contextlib
 import json
 import re
 import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from .files import TOKENIZER_FILES, open_weights, weight_files
-from .keeper import CHECKPOINT, REPLACED
+from .keeper import CHECKPOINT
 
 STATE = "trainer_state.json"
 _NEEDED = ("optimizer.*", "scheduler.pt", "rng_state*.pth")
@@ -77,6 +76,5 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def delete_checkpoint(path: Path) -> None:
     """Deletes a checkpoint folder; if that is killed, none is left that looks whole."""
-    leaving = Path(tempfile.mkdtemp(prefix=REPLACED, dir=path.parent))
-    path.rename(leaving)
-    shutil.rmtree(leaving)
+    (path / STATE).unlink(missing_ok=True)
+    shutil.rmtree(path)

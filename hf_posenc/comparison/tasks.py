@@ -17,8 +17,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..data.columns import find_columns
-from ..data.labels import is_missing
+from ..data.columns import find_columns, is_missing
 from ..data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
 from ..data.reading import read_file
 from ..data.sources import read

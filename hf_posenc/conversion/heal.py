@@ -40,7 +40,7 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 
-from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
+from ..checkpoints.keeper import disk_errors, nothing_changed
 from ..checkpoints.trainer_checkpoints import delete_checkpoint, our_checkpoints, whole_checkpoints
 from ..errors import Diverged, Interrupted, UserError, spell
 from ..files import WRITING, write_text
@@ -330,8 +330,8 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
 
 
 def _left_over(folder: Path) -> list[Path]:
-    """Finds what a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
-    return [*folder.glob(f".*{WRITING}"), *folder.glob(f"{REPLACED}*")]
+    """Finds what a kill leaves in a folder of checkpoints while the mark is written."""
+    return [*folder.glob(f".*{WRITING}")]
 
 
 def remove_healing(folder: Path) -> None:

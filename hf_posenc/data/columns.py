@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
-from datasets import ClassLabel
 
 from ..errors import UserError, spell
 from ..options import Options, words
@@ -64,7 +63,7 @@ class Columns:
         require_columns(table, self.text, "text_column")
         columns = []
         for name in self.text:
-            cells = _named_classes(table, name)
+            cells = table.class_names(name)
             if odd := [row for row, cell in enumerate(cells) if not _is_text(cell)]:
                 what = f"{cells[odd[0]]!r:.60} in {table.where(odd[0])}, which is no text"
                 another = spell("text_column")
@@ -87,15 +86,6 @@ class Columns:
         return f"Text: {text}{label}" + (f"; not used: {_listed(unused)}" if unused else "")
 
 
-def _named_classes(table: Table, name: str) -> list[Any]:
-    """The cells of a column of text; those of declared classes are their names."""
-    feature = table.rows.features[name]
-    cells = table.cells(name)
-    if not isinstance(feature, ClassLabel):
-        return cells
-    return [None if cell in (None, -1) else feature.int2str(cell) for cell in cells]
-
-
 def _is_text(cell: Any) -> bool:
     """True for a cell that is a text, a number, which is written as one, or missing."""
     return isinstance(cell, str | int | float | None)
@@ -115,6 +105,11 @@ def _listed(names: Sequence[str]) -> str:
 def is_absent(cell: Any) -> bool:
     """True for a cell that holds nothing: None, NaN, or what pandas has for them."""
     return cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
+
+
+def is_missing(cell: Any) -> bool:
+    """True for a cell that holds nothing, or blanks."""
+    return is_absent(cell) or (isinstance(cell, str) and not cell.strip())
 
 
 def _written(cell: Any) -> str:
@@ -218,7 +213,7 @@ def _candidates(
 def _unnamed(table: Table, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
     """The error of columns that must be named: exactly one choice isn't missing."""
     names = table.names
-    head = table.rows.with_format("arrow")[:100].to_pydict()
+    head = table.rows.slice(0, 100).to_pydict()
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
@@ -278,7 +273,7 @@ def remember_columns(config: Any, columns: Columns, dialect: Dialect | None = No
 def remembered_columns(config: Any) -> Columns | None:
     """The columns that a checkpoint was trained on; None if its configuration has none."""
     noted = notes_of(config)
-    if not isinstance(noted.get("text_columns"), list):
+    if not isinstance(noted.get("text_columns"), list) or not noted["text_columns"]:
         return None
     labels = tuple(noted.get("one_hot_columns") or [str(noted.get("label_column", "label"))])
     return Columns(tuple(noted["text_columns"]), labels, noted.get("text_separator"), noted.get("label_delimiter"))
@@ -287,7 +282,9 @@ def remembered_columns(config: Any) -> Columns | None:
 def remembered_dialect(config: Any) -> Dialect | None:
     """Dialect by which the training of a checkpoint read its files; None if its configuration doesn't say."""
     noted = notes_of(config).get("dialect")
-    return Dialect(**noted) if isinstance(noted, dict) else None
+    if not isinstance(noted, dict):
+        return None
+    return Dialect(str(noted.get("kind")), noted.get("delimiter"), noted.get("quoting"))
 
 
 def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:

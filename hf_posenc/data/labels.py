@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import UserError, spell
 from ..options import Options
-from .columns import Columns, require_columns
+from .columns import Columns, is_missing, require_columns
 from .reading import DELIMITERS, Dialect
 from .tables import Table, listed
 
@@ -103,7 +103,7 @@ class _Column:
 
 
 def encode_labels(
-    splits: Mapping[str, Table], columns: Columns, options: Options | None = None, known: Known | None = None
+    splits: Mapping[str, Table], columns: Columns, options: Options, known: Known
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the problem type and numbers the labels from the training split, for all splits.
 
@@ -124,8 +124,6 @@ def encode_labels(
     Raises:
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
-    options = options or Options()
-    known = known or Known()
     trained, problem_type = known.label_names, known.problem_type or "single_label_classification"
     labelled = _labelled(splits, columns, options, trained)
     if not labelled:
@@ -134,7 +132,9 @@ def encode_labels(
         labels = _of_training(labelled[0], columns, options, trained)
     else:
         labels = _of_a_model(labelled[0], trained, problem_type, options)
-        _check_one_hot(labels, columns)
+        if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
+            wanted = f"has no column for the model's label {lacking[0]!r}. Name one for each."
+            raise UserError(wanted, parameter="label_column")
     if options.named_labels and {*options.named_labels} != {*labels.names}:
         holds = f"can't be: column {columns.label!r} holds {labels.sentence()}. Name these, or leave it out."
         raise UserError(holds, parameter="label_names", value=options.label_names)
@@ -163,13 +163,6 @@ def _labelled(
     return labelled
 
 
-def _check_one_hot(labels: Labels, columns: Columns) -> None:
-    """Refuses columns of 0 and 1 among which a label of the model has none."""
-    if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
-        wanted = f"has no column for the model's label {lacking[0]!r}. Name one for each."
-        raise UserError(wanted, parameter="label_column")
-
-
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +175,7 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
     if options.label_column is None:
         _refuse_answers(table, name)
     declared = table.classes(name)
-    cells = _cells(table, name, declared)
+    cells = [None if is_missing(cell) else cell for cell in table.class_names(name)]
     is_numeric = delimiter is None and _are_numbers(table, cells)
     if is_numeric:  # cells of a csv, in which nan is no label
         cells = [None if cell is None or math.isnan(float(cell)) else cell for cell in cells]
@@ -212,12 +205,6 @@ def _refuse_answers(table: Table, name: str) -> None:
     if {f"input_{name}", "confidence"} & {*table.names}:
         way_out = f"Name the column of the labels with {spell('label_column')}."
         raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. {way_out}")
-
-
-def _cells(table: Table, name: str, declared: tuple[str, ...] | None) -> list[Any]:
-    """The cells of a column of labels; None where there is none."""
-    # -1 of a declared label: none, as in GLUE
-    return [None if is_missing(cell) or (declared and cell == -1) else cell for cell in table.cells(name)]
 
 
 def _are_numbers(table: Table, cells: list[Any]) -> bool:
@@ -262,18 +249,13 @@ def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str
     return str(whole)
 
 
-def is_missing(value: Any) -> bool:
-    """True for a cell that holds nothing."""
-    return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
-
-
 def _of_one_hot(table: Table, names: Sequence[str]) -> list[list[str] | None]:
     """For each row the names of the columns that hold 1; None if a cell is blank."""
     rows: list[list[str] | None] = []
     for row, cells in enumerate(zip(*(table.cells(name) for name in names), strict=True)):
         marks = [None if is_missing(cell) else _MARKS.get(str(cell).strip().lower(), cell) for cell in cells]
         if odd := [name for name, mark in zip(names, marks, strict=True) if mark not in (None, False, True)]:
-            cell = f"{table.rows[odd[0]][row]!r:.40} in {table.where(row)}"
+            cell = f"{cells[names.index(odd[0])]!r:.40} in {table.where(row)}"
             what = f"names several columns of 0 and 1: column {odd[0]!r} has {cell}."
             raise UserError(what, parameter="label_column")
         rows.append(None if None in marks else list(compress(names, marks)))

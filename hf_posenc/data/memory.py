@@ -14,8 +14,8 @@ from datasets import Column, Dataset
 from ..errors import UserError, readable
 from .columns import Columns, as_input, columns_of_input, is_absent
 from .preparing import TEXTS
-from .reading import Source, refuse_surrogates
-from .tables import Table
+from .reading import refuse_surrogates
+from .tables import Table, as_table
 
 IN_MEMORY = "texts in memory"
 """What messages call them."""
@@ -25,7 +25,7 @@ def table_in_memory(given: Any) -> dict[str, Any] | None:
     """The columns of a table by name, in the library's own form; None: it is no table, or its columns have no names.
 
     Raises:
-        UserError: it is several tables, a table that isn't computed yet, or one row.
+        UserError: it is several tables, or one row.
     """
     if isinstance(given, pd.DataFrame):
         names = list(given.columns)
@@ -40,8 +40,6 @@ def table_in_memory(given: Any) -> dict[str, Any] | None:
     else:
         if isinstance(given, Dataset):  # in whichever format: all columns
             given = given.with_format("arrow")[:]
-        elif hasattr(given, "collect") and not hasattr(given, "__len__"):
-            raise UserError(f"X is a {type(given).__name__}, which isn't computed yet. Give X.collect().")
         table = _arrow_table(given)
         if table is None:
             return None
@@ -64,8 +62,9 @@ def named_table_in_memory(given: Any) -> Table | None:
     if columns is None:
         return None
     with readable(IN_MEMORY, "Write the values of a column alike."):
-        rows = pa.table({name: values_in_memory(cells) for name, cells in columns.items()})
-    return Source(rows, IN_MEMORY).table()
+        values = {name: values_in_memory(cells) for name, cells in columns.items()}
+        rows = pa.table({name: [None if is_absent(cell) else cell for cell in cells] for name, cells in values.items()})
+    return as_table(rows, IN_MEMORY)
 
 
 def _speaks_arrow(given: Any) -> bool:
@@ -99,14 +98,12 @@ def values_in_memory(given: Any) -> list[Any]:
 
 def labels_in_memory(given: Any) -> Any:
     """Labels in a form that scikit-learn takes: other libraries' tables as data frames, their columns as lists."""
-    if isinstance(given, pd.DataFrame | pd.Series):
+    if isinstance(given, pd.DataFrame | pd.Series) or not (isinstance(given, Column | Dataset) or _speaks_arrow(given)):
         return given
-    if isinstance(given, Dataset) or _speaks_arrow(given):
-        table = table_in_memory(given)
-        if table is not None:
-            return pd.DataFrame({name: values_in_memory(cells) for name, cells in table.items()})
+    table = table_in_memory(given)
+    if table is None:
         return values_in_memory(given)
-    return values_in_memory(given) if isinstance(given, Column) else given
+    return pd.DataFrame({name: values_in_memory(cells) for name, cells in table.items()})
 
 
 def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -131,7 +128,8 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
             table = {key: [row.get(key) for row in rows] for key in keys}
     names: list[str] = []
     if table is not None:
-        names = columns_to_train_on(table) if known is None else list(columns_of_input(table, known))
+        to_train_on = [name for name in TEXTS if name in table] or list(table)
+        names = to_train_on if known is None else list(columns_of_input(table, known))
         columns = [values_in_memory(table[name]) for name in names]
         if len(lengths := sorted({len(cells) for cells in columns})) > 1:
             raise UserError(f"X has columns of {lengths[0]} and of {lengths[-1]} rows. Give all the same number.")
@@ -146,11 +144,6 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
             raise UserError(f"Row {number} is {row!r:.60}. Give a string for each text, or for each a pair.")
         refuse_surrogates((f"Row {number}", cell) for cell in cells if isinstance(cell, str))
     return names, [as_input(cells, known) for cells in texts]
-
-
-def columns_to_train_on(table: Mapping[str, Any]) -> list[str]:
-    """The columns of a table that hold texts: `text` and `text_pair`, else all."""
-    return [name for name in TEXTS if name in table] or list(table)
 
 
 def _cells_of_row(row: Any, known: Columns | None) -> tuple[Any, ...]:

@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from ..errors import UserError, spell
 from ..options import Options
-from .columns import Columns, find_columns
-from .labels import Known, Labels, encode_labels, is_missing, refuse_far_from_zero, standard_units
+from .columns import Columns, find_columns, is_missing
+from .labels import Known, Labels, encode_labels, refuse_far_from_zero, standard_units
 from .slips import label_slips, normalized, repetitions
 from .tables import LINE, Table, counted
 from .tokenizer import cut_rows
@@ -100,7 +100,9 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         if not (is_unscored and split == "test")
     }
     facts = [columns.sentence(first.names), labels.sentence()]
-    facts += [_read_in_words(split, tables[split], part) for split, part in parts.items()]
+    for split, part in parts.items():
+        left_out = len(tables[split]) - len(part)
+        facts.append(f"{split} {tables[split].summary}{f', {left_out:,} left out' if left_out else ''}")
     doubts = ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."] * is_unscored
     trained = known.trained_on
     if trains:
@@ -108,7 +110,8 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         targets, marks = parts["train"]["labels"][:], parts["train"][_MARK][:]
         are_listed = bool(columns.one_hot or options.label_names or first.classes(columns.label))
         doubts += _check_labels_vary(targets, labels, are_listed)
-        labels = _in_standard_units(labels, columns.label, targets)
+        if labels.problem_type == "regression":
+            labels = _in_standard_units(labels, columns.label, targets)
         doubts += label_slips(labels, numbers["train"] or (), tables["train"])
         doubts += repetitions(parts["train"], marks, tables["train"])
         facts += chosen
@@ -118,12 +121,6 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
             what = f"{shared:,} of {counted(len(part), f'{split} text')}"
             doubts.append(f"{what} also in the training data: scores on them say little.")
     return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts))
-
-
-def _read_in_words(split: str, table: Table, part: Dataset) -> str:
-    """The rows that were read of a split, and how many of its rows were left out."""
-    left_out = len(table) - len(part)
-    return f"{split} {table.summary}{f', {left_out:,} left out' if left_out else ''}"
 
 
 def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) -> tuple[dict[str, Dataset], list[str]]:
@@ -152,9 +149,7 @@ def _set_aside(parts: dict[str, Dataset], labels: Labels, share: float) -> dict[
 
 
 def _in_standard_units(labels: Labels, column: str, targets: list[Any]) -> Labels:
-    """The labels with mean and deviation of the training rows' numbers, where these are to be predicted."""
-    if labels.problem_type != "regression":
-        return labels
+    """The labels with mean and deviation of the training rows' numbers."""
     refuse_far_from_zero(column, targets)
     mean, std = standard_units(targets)
     return replace(labels, mean=mean, std=std)
@@ -178,7 +173,7 @@ def _usable_rows(
         raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
     columns: dict[str, Any] = {
         **dict(zip(TEXTS, texts, strict=False)),
-        LINE: table.rows[LINE][:],
+        LINE: list(table.numbers),
         _MARK: marks_of(*texts),
     }
     kinds: dict[str, Any] = {name: Value("string") for name in columns} | {LINE: Value("int64"), _MARK: Value("uint64")}

@@ -1,8 +1,8 @@
-"""Reads a file into a `datasets.Dataset`: each row once and in order, or an error that says where it stops.
+"""Reads a file into a `Table`: each row once and in order, or an error that says where it stops.
 
-Text files are read by Python's `csv` and `json` and kept in memory, never taken from a cache. A column `__line__` says
-where each row stands: in a file of lines the first of its own, from 1, where the names stand; else (.json, .parquet,
-data sets, what is in memory) its number, from 0, as Python and pandas count. Every message counts like this.
+Text files are read by Python's `csv` and `json` and kept in memory, never taken from a cache. Each row has a number: in
+a file of lines the first line of its own, from 1, where the names stand; else (.json, .parquet, data sets, what is in
+memory) its place, from 0, as Python and pandas count. Every message counts like this.
 
 A .csv is separated by commas and its quotes enclose cells; a .tsv is separated by tabs and its quotes are letters.
 `delimiter` and `quoting` say otherwise. An unbalanced quote joins rows without any error, so a cell of several
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, Features
 
 from ..errors import UserError, one_line, readable, spell
 from ..options import Options, refuse_given
@@ -35,59 +34,6 @@ KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 """Of the kinds whose cells have no types, what separates columns unless `delimiter` says otherwise."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """The rows of a file or a data set, just as they are there.
-
-    Attributes:
-        rows: its columns, in their own types.
-        name: what messages call it.
-        kind: the suffix of its file; of others `datasets`.
-        places: where its rows stand; none: they are numbered.
-        lines: how many its file has, where that is one of lines.
-    """
-
-    rows: pa.Table
-    name: str
-    kind: str = "datasets"
-    places: Sequence[int] = ()
-    lines: int = 0
-
-    def table(self) -> Table:
-        """Our table: columns in types that `datasets` has, and `__line__`.
-
-        Raises:
-            UserError: see `as_table`; two columns have one name, or one is of a type that can't be read.
-        """
-        names = self.rows.column_names
-        if len({*names}) < len(names):
-            what = f"{self.name!r} can't be read: it has two columns {max(names, key=names.count)!r}"
-            raise UserError(f"{what}. Give each column a name of its own.")
-        columns = [cells.cast(plain) if (plain := _plain(cells)) else _as_bytes(cells) for cells in self.rows.columns]
-        fields = [field.with_type(cells.type) for field, cells in zip(self.rows.schema, columns, strict=True)]
-        dataset = Dataset(pa.table(columns, schema=pa.schema(fields, self.rows.schema.metadata)))
-        return as_table(dataset, self.name, self.kind, self.places, self.lines)
-
-
-def _plain(cells: pa.ChunkedArray) -> pa.DataType | None:
-    """A type that `datasets` has, and that holds the same cells; None: it has none."""
-    kind = cells.type
-    if pa.types.is_dictionary(kind):  # whose indices aren't read
-        kind = kind.value_type
-    if pa.types.is_string_view(kind):
-        kind = pa.large_string()
-    try:
-        Features.from_arrow_schema(pa.schema({"column": kind}))
-    except (ValueError, NotImplementedError):
-        return None
-    return kind
-
-
-def _as_bytes(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Cells that are no text and no label, such as maps, in a type that is neither."""
-    return pa.chunked_array([[str(cell).encode() for cell in cells.to_pylist()]], pa.large_binary())
 
 
 @dataclass(frozen=True)
@@ -119,11 +65,6 @@ def _as_trained(path: str | Path, options: Options, dialect: Dialect | None) -> 
 
 
 def read_file(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Table:
-    """All rows of a file, see `read_source`, as our table."""
-    return read_source(path, options, dialect).table()
-
-
-def read_source(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Source:
     """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `format` does.
 
     Args:
@@ -147,7 +88,7 @@ def read_source(path: str | Path, options: Options | None = None, dialect: Diale
         with readable(repr(str(path)), "Name a .parquet file that is there and whole, with a name for each column."):
             table = pq.read_table(path, memory_map=True)  # with the classes that datasets wrote into it
             table.validate(full=True)
-            return Source(table, str(path))
+            return as_table(table, str(path))
     lines = _read_lines(path, options)
     places: list[int] = []
     if kind in DELIMITERS:
@@ -159,7 +100,7 @@ def read_source(path: str | Path, options: Options | None = None, dialect: Diale
         places = list(range(1, len(lines) + 1))
     arrays = [_array_of(path, kind, name, cells, places) for name, cells in columns]
     rows = pa.table(arrays, [name for name, _ in columns])
-    return Source(rows, str(path), kind, places, 0 if kind == "json" else len(lines))
+    return as_table(rows, str(path), kind, places, 0 if kind == "json" else len(lines))
 
 
 def _read_lines(path: str | Path, options: Options) -> list[str]:
@@ -179,10 +120,7 @@ def _read_lines(path: str | Path, options: Options) -> list[str]:
         except UnicodeDecodeError as error:
             line = content[: error.start].decode(encoding, errors="replace").count("\n") + 1
             raise ValueError(f"{error}, in line {line}") from None
-    lines = list(io.StringIO(text, newline=""))
-    if lone_surrogate(text):  # some encodings let them pass
-        refuse_surrogates((f"{path}, line {number}", line) for number, line in enumerate(lines, start=1))
-    return lines
+    return list(io.StringIO(text, newline=""))
 
 
 def _array_of(path: str | Path, kind: str, name: str, cells: list[Any], places: Sequence[int]) -> pa.Array:
@@ -227,17 +165,14 @@ def empty_in_words(source: str, texts: Sequence[Sequence[str]], place: Callable[
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-def lone_surrogate(text: str) -> str | None:
-    """Half of a character, which Python's strings can hold and no file in UTF-8 can; None: there is none."""
-    match = None if text.isascii() else _HALF.search(text)
-    return match and match[0]
-
-
 def refuse_surrogates(texts: Iterable[tuple[str, str]]) -> None:
-    """Raises a UserError if one of the texts, each with its place, holds half of a character."""
+    """Raises a UserError if one of the texts, each with its place, holds half of a character.
+
+    Python's strings can hold that, and no file in UTF-8 can.
+    """
     for place, text in texts:
-        if (half := lone_surrogate(text)) is not None:
-            what = f"{place} holds {half!r}, one half of a surrogate pair, which is no character"
+        if not text.isascii() and (half := _HALF.search(text)):
+            what = f"{place} holds {half[0]!r}, one half of a surrogate pair, which is no character"
             raise UserError(f"{what}. Write the whole character, or leave it out.")
 
 
@@ -375,16 +310,16 @@ def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tupl
 def _value_in(text: str, source: str, *, must_list: bool = False) -> Any:
     """The value that a text in JSON holds."""
     with readable(source, "Write an object on each line in a .jsonl file, one list of objects in a .json file."):
-        value = json.loads(text, object_pairs_hook=_object)
+        value = json.loads(text, object_pairs_hook=keys_once)
         if must_list and not isinstance(value, list):
             raise ValueError(f"it holds {value!r:.60}, no list of objects.")
         return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; refuses one that names a key twice, of which the parser would drop one."""
+def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; refuses one that holds a key twice, of which some parsers drop the first, some the last."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it names {max(names, key=names.count)!r} twice.")
+        raise ValueError(f"it holds {max(names, key=names.count)!r} twice")
     return row

@@ -8,7 +8,7 @@ from datasets import Dataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, readable, spell
 from ..options import Options, refuse_given
-from .reading import KINDS, Dialect, Source, kind_of, read_file, read_source
+from .reading import KINDS, Dialect, kind_of, read_file
 from .tables import Table, as_table
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ def _find(split: str, splits: Mapping[str, Dataset | str], options: Options) -> 
     raise UserError(what, parameter=split, value=asked)
 
 
-def read_split(options: Options, split: str | None, dialect: Dialect | None = None) -> Source:
-    """The rows of a file, or of one split of a folder or a data set; None: of test. They are as they are there.
+def read_split(options: Options, split: str | None, dialect: Dialect | None = None) -> Table:
+    """The rows of a file, or of one split of a folder or a data set; None: of test.
 
     Args:
         options: the data, and how it is read.
         split: of a folder or a data set.
-        dialect: see `read_source`.
+        dialect: see `read_file`.
 
     Raises:
         UserError: they can't be read, or there is no such split.
@@ -71,15 +71,14 @@ def read_split(options: Options, split: str | None, dialect: Dialect | None = No
     if split not in splits:
         there = f"It has {', '.join(splits)}: name one with {spell('split')}."
         raise UserError(f"{options.data!r} has no split {split!r}. {there}")
-    rows = splits[split]
-    if isinstance(rows, str):
-        return read_source(rows, options, dialect)
-    return Source(rows.with_format("arrow")[:], f"{options.data}, split {split}")
+    return _table(splits[split], split, options, dialect)
 
 
-def _table(data: Dataset | str, split: str, options: Options) -> Table:
+def _table(data: Dataset | str, split: str, options: Options, dialect: Dialect | None = None) -> Table:
     """The rows of a file, or of a split that has been read."""
-    return read_file(data, options) if isinstance(data, str) else as_table(data, f"{options.data}, split {split}")
+    if isinstance(data, str):
+        return read_file(data, options, dialect)
+    return as_table(data, f"{options.data}, split {split}")
 
 
 def _splits_of(options: Options) -> Mapping[str, Dataset | str]:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from datasets import ClassLabel, Dataset, LargeList, List
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, Features, LargeList, List
 
 from ..errors import UserError, readable, spell
 
 LINE = "__line__"
-"""The column that says where a row stands."""
+"""The column of a prepared split that says where a row stands."""
 _SHOWN = 3
 """So many places are named in one sentence."""
 _LISTED = 20
@@ -22,25 +22,27 @@ class Table:
     """Rows of a file, of a data set or in memory, as they were read.
 
     Attributes:
-        rows: the columns, in types that `datasets` has, and `__line__`, where each row stands.
+        rows: the columns, in their own types.
         name: what messages call them.
         kind: the suffix of the file; of others `datasets`.
+        numbers: where each row stands: its line in the file, or its number.
         summary: how many they are, in words.
     """
 
-    rows: Dataset
+    rows: pa.Table
     name: str
     kind: str
+    numbers: Sequence[int]
     summary: str
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self.rows)
+        return int(self.rows.num_rows)
 
     @property
     def names(self) -> list[str]:
-        """The columns of the file."""
-        return [name for name in self.rows.column_names if name != LINE]
+        """The columns."""
+        return list(self.rows.column_names)
 
     def cells(self, column: str) -> list[Any]:
         """The cells of a column, as Python's values.
@@ -48,20 +50,36 @@ class Table:
         Raises:
             UserError: it holds pictures, sounds or the like, or a damaged text.
         """
-        if (kind := _media(self.rows.features[column])) is not None:
+        feature = self._feature(column)
+        if (kind := _media(feature)) is not None:
             raise UserError(f"Column {column!r} holds {kind}, which is no text and no label. Name another.")
+        cells = self.rows.select([column])
         with readable(f"{self.name}: column {column!r}", "Write it anew, as UTF-8."):
-            return self.rows[column][:]
+            return list(cells[0].to_pylist() if feature is None else Dataset(cells)[column])
 
     def classes(self, column: str) -> tuple[str, ...] | None:
         """The names that a data set declares for the numbers of a column, or of the lists in it."""
-        feature = self.rows.features.get(column)
+        feature = self._feature(column)
         inner = feature.feature if isinstance(feature, List | LargeList) else feature
         return tuple(inner.names) if isinstance(inner, ClassLabel) else None
 
+    def class_names(self, column: str) -> list[Any]:
+        """The cells of a column; those of declared classes, or of lists of them, are names, or None for -1 (GLUE)."""
+        names = self.classes(column)
+        cells = self.cells(column)
+        return cells if names is None else [_named(cell, names) for cell in cells]
+
+    def _feature(self, column: str) -> Any:
+        """The type that `datasets` has for a column; None: it has none, such as for a map."""
+        schema = pa.schema([self.rows.schema.field(column)], self.rows.schema.metadata)
+        try:
+            return Features.from_arrow_schema(schema)[column]
+        except ValueError:
+            return None
+
     def select(self, rows: Sequence[int]) -> "Table":
         """Some of the rows of what was read."""
-        return replace(self, rows=self.rows.select(rows))
+        return replace(self, rows=self.rows.take(rows), numbers=[self.numbers[row] for row in rows])
 
     def where(self, row: int) -> str:
         """Where a row stands, in words: `line 5`."""
@@ -69,7 +87,7 @@ class Table:
 
     def places(self, rows: Sequence[int]) -> str:
         """Where rows stand, in words: `line 5`, `lines 5, 7 and 9`, of many the first three."""
-        return self.at(self.rows.select(rows[:_SHOWN])[LINE][:], len(rows))
+        return self.at([self.numbers[row] for row in rows[:_SHOWN]], len(rows))
 
     def at(self, lines: Sequence[int], count: int) -> str:
         """Some lines in words, or rows where there are no lines, and how many there are more.
@@ -94,27 +112,38 @@ class Table:
             raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
 
 
-def as_table(rows: Dataset, name: str, kind: str = "datasets", places: Sequence[int] = (), lines: int = 0) -> Table:
-    """A data set as a table; a format that it was saved with goes.
+def as_table(
+    rows: Dataset | pa.Table, name: str, kind: str = "datasets", numbers: Sequence[int] = (), lines: int = 0
+) -> Table:
+    """A data set, with all its columns, or an Arrow table as our table.
 
     Args:
         rows: of the data.
         name: what messages call them.
         kind: the suffix of the file.
-        places: where its rows stand; none: they are numbered.
+        numbers: where its rows stand; none: they are counted from 0.
         lines: how many its file has, where that is one of lines.
 
     Raises:
-        UserError: there are no rows, or there is a column `__line__`.
+        UserError: there are no rows, or two columns have one name.
     """
-    if not len(rows):
+    if isinstance(rows, Dataset):
+        rows = rows.with_format("arrow")[:]
+    names = rows.column_names
+    if len({*names}) < len(names):
+        what = f"{name!r} can't be read: it has two columns {max(names, key=names.count)!r}"
+        raise UserError(f"{what}. Give each column a name of its own.")
+    if not rows.num_rows:
         raise UserError(f"{name!r} has no rows. Give data with at least one example.")
-    rows = rows.with_format(None)  # all columns, whichever a data set was saved with
-    if LINE in rows.column_names:
-        raise UserError(f"{name!r} has a column {LINE!r}, which is where rows are numbered. Rename it.")
-    rows = rows.add_column(LINE, np.asarray(places or range(len(rows))))
-    summary = counted(len(rows), "row") + (f" from {counted(lines, 'line')}" if lines else "")
-    return Table(rows, name, kind, summary)
+    summary = counted(rows.num_rows, "row") + (f" from {counted(lines, 'line')}" if lines else "")
+    return Table(rows, name, kind, numbers or range(rows.num_rows), summary)
+
+
+def _named(cell: Any, names: Sequence[str]) -> Any:
+    """The name of a class, or those of a list of classes; None where there is none."""
+    if isinstance(cell, list):
+        return [_named(part, names) for part in cell]
+    return None if cell in (None, -1) else names[cell]
 
 
 def _media(feature: Any) -> str | None:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 def own_texts(count: int = 256) -> list[str]:
     """Sentences of the data set in the package, for a measurement where the user gives no text."""
-    texts = list(read_file(EXAMPLE_DATA / "validation.jsonl.gz").rows["text"])
+    texts = read_file(EXAMPLE_DATA / "validation.jsonl.gz").cells("text")
     return texts[:: max(1, len(texts) // count)][:count]
 
 

@@ -24,6 +24,9 @@ QUANTIZERS = {"onnx": ("onnxruntime",), "openvino": ("nncf",)}
 _ONE_FILE = 2**31 - 2**24
 """Bytes that one ONNX file can hold: protobuf ends at 2 GiB. Above it weights lie in a second file."""
 
+_SMALLEST_EPS = 1e-7
+"""An epsilon below it is taken for 0 by the optimiser of ONNX graphs, and of padding an RMSNorm would be 0 / 0."""
+
 
 def check_packages(to: str, quantize: str | None = None) -> None:
     """Refuses to go on without what writes the format, and quantises it if that is wanted.
@@ -54,6 +57,8 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     from transformers import exporters
 
     kind, path = {"onnx": "Onnx", "openvino": "OpenVINO"}[to], staging / GRAPHS[to]
+    for norm in [module for module in model.modules() if isinstance(module, torch.nn.RMSNorm)]:
+        norm.eps = max(norm.eps or 0.0, _SMALLEST_EPS)
     with quietly():
         exporter = getattr(exporters, f"{kind}Exporter")
         config = getattr(exporters, f"{kind}Config")

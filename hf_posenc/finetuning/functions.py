@@ -12,8 +12,9 @@ import pyarrow as pa
 from rich.console import Console
 
 from ..data.columns import as_input, find_columns
-from ..data.reading import Source, empty_in_words, refuse_surrogates
+from ..data.reading import empty_in_words, refuse_surrogates
 from ..data.sources import read_split
+from ..data.tables import as_table
 from ..errors import UserError, checks_types, spell
 from ..files import expanded
 from ..inference.windows import Windows, remarks_on_long
@@ -136,22 +137,20 @@ def _of_texts(
     """Answers to texts; a single one is taken as already joined."""
     cells = {"text": list(texts)} | ({} if text_pair is None else {"text_pair": [text_pair]})
     refuse_surrogates((f"Row {row}", text) for column in cells.values() for row, text in enumerate(column))
-    source = Source(pa.table(cells), "Your texts")
+    table = as_table(pa.table(cells), "Your texts")
     inputs = [as_input(row, classifier.known.columns) for row in zip(*cells.values(), strict=True)]
-    empty = empty_in_words(source.name, inputs, source.table().where)
-    return Answers(classifier, source.rows, inputs, "", asked, empty)
+    return Answers(classifier, table.rows, inputs, "", asked, empty_in_words(table.name, inputs, table.where))
 
 
 def _of_a_file(
     classifier: prediction.Classifier, options: Options, split: str | None, asked: prediction.Asked
 ) -> Answers:
     """Answers to every row of a file, or of a split of a folder or a data set."""
-    source = read_split(options, split, classifier.known.dialect)
-    table = source.table()
+    table = read_split(options, split, classifier.known.dialect)
     columns = find_columns(table, options, classifier.known.columns, needs_label=False)
     inputs = list(zip(*columns.texts(table), strict=True))
     read = f"{table.name}: {columns.sentence(table.names)}; {table.summary}."
-    return Answers(classifier, source.rows, inputs, read, asked, empty_in_words(table.name, inputs, table.where))
+    return Answers(classifier, table.rows, inputs, read, asked, empty_in_words(table.name, inputs, table.where))
 
 
 def _list_of_texts(texts: Any) -> list[str] | None:

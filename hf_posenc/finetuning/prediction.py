@@ -245,8 +245,7 @@ def score_classifier(
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    source = read_split(options, split, classifier.known.dialect)
-    table = source.table()
+    table = read_split(options, split, classifier.known.dialect)
     prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
     right = labels_of(part)
@@ -282,12 +281,12 @@ def score_classifier(
         examples=len(part),
         notes=[prepared.summary.line, *notes],
         doubts=[*prepared.summary.doubts, *doubts],
-        errors=_rows_at(part[LINE][wrong] if wrong else [], source.rows, table.rows[LINE][:]),
+        errors=_rows_at(part[LINE][wrong] if wrong else [], table.rows, table.numbers),
         answers=given,
     )
 
 
-def _rows_at(lines: list[int], rows: pa.Table, line_of_row: list[int]) -> pa.Table:
+def _rows_at(lines: list[int], rows: pa.Table, line_of_row: Sequence[int]) -> pa.Table:
     """The rows of these lines, with all columns as they were read, and `line`."""
     row_of = {line: row for row, line in enumerate(line_of_row)}
     chosen = rows.take(pa.array([row_of[line] for line in lines], pa.int64()))

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..checkpoints.files import read_json
 from ..checkpoints.loading import position_limit
 from ..errors import UserError, readable, require_packages, spell
 from ..files import sha256
@@ -124,7 +124,8 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
 
 def _open(folder: Path, path: Path, name: str, bf16: bool, throughput: bool) -> Backend:
     """Opens a folder's graph, see `open_backend`; raises whatever its runtime does."""
-    manifest, config = _read_object(folder / MANIFEST), _read_object(folder / "config.json")
+    manifest = read_json(folder / MANIFEST, str(folder), dict)
+    config = read_json(folder / "config.json", str(folder), dict)
     # Of a graph that others wrote, the longest input is the one that its config names.
     recorded = manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}
     for file, digest in recorded.get("files", {}).items():
@@ -230,8 +231,3 @@ def _graphs_in(folder: Path) -> dict[str, Path]:
     """The graph of each format that a folder holds; some writers put it beside config.json."""
     places = ((name, path) for name, graph in GRAPHS.items() for path in (folder / Path(graph).name, folder / graph))
     return {name: path for name, path in places if path.is_file()}
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON file's object; of a file that isn't there, an empty one."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,4 +1,4 @@
-"""Kernels that make a CPU faster than plain PyTorch: oneDNN's linear layers, 16-bit dropout, the gradient of a bias.
+"""Kernels that are faster than plain PyTorch: oneDNN's linear layers, 16-bit dropout, a bias's gradient, rotations.
 
 Only the package's own models use it; a checkpoint's code never does. Each computes the same as PyTorch's own, and is
 left out where an operation that PyTorch doesn't promise to keep is missing or fails. `HF_POSENC_KERNELS=0` in the
@@ -9,8 +9,9 @@ from ..model.seam import kernels
 from .attention import attend, gains_from_fusion
 from .dropout import Dropout
 from .linear import apply_linear
+from .rotation import rotate
 from .switch import set_enabled
 
-kernels.register(Dropout, apply_linear, attend)
+kernels.register(Dropout, apply_linear, attend, rotate)
 
-__all__ = ["Dropout", "apply_linear", "attend", "gains_from_fusion", "set_enabled"]
+__all__ = ["Dropout", "apply_linear", "attend", "gains_from_fusion", "rotate", "set_enabled"]

@@ -15,6 +15,11 @@ def set_enabled(enabled: bool) -> None:
     _enabled = enabled
 
 
+def is_enabled() -> bool:
+    """True unless the kernels are turned off."""
+    return _enabled
+
+
 def takes(x: Tensor) -> bool:
     """True where the kernels are on, and `x` is an ordinary tensor on the CPU.
 

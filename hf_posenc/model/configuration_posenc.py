@@ -52,7 +52,7 @@ class PosEncConfig(PreTrainedConfig):
         mlp_bias (bool): whether those of the feed-forward network have; of a gated one the output layer alone.
         hidden_dropout_prob (float): dropout after the embeddings, the attention output and the feed-forward output.
         attention_probs_dropout_prob (float): dropout on attention probabilities. 0 keeps PyTorch's fused kernels.
-        layer_norm_eps (float): epsilon of the LayerNorms.
+        layer_norm_eps (float): epsilon of the norms.
         initializer_range (float): standard deviation of the initial weights.
         max_position_embeddings (int): number of positions of schemes that have a table (`learned`), at most 2^24.
             The other schemes take any length.
@@ -74,7 +74,11 @@ class PosEncConfig(PreTrainedConfig):
             schemes that use distances alone. Without hf_posenc a checkpoint has the one that it was saved with.
         position_augmentation_length (int, optional): augmented positions lie below it. None:
             `max_position_embeddings`. No training sequence may be longer.
-        norm_position (str): `pre` each block and the end, `pre_but_first` (ModernBERT: not the first) or `post` (BERT).
+        norm_position (str): `pre` (after the embeddings, before each block and at the end), `pre_only` (not after the
+            embeddings: ESM-2, EuroBERT), `pre_but_first` (not before the first block: ModernBERT) or `post` (BERT).
+        norm_type (str): `layer_norm`, or `rms_norm`: w x / sqrt(mean(x^2) + epsilon) (Zhang 2019, arXiv 1910.07467).
+        token_dropout (int, optional): the mask token, of which ESM-2 zeroes the embeddings; all of a sequence are then
+            multiplied by .88 / (1 - its share of mask tokens) (Lin et al. 2023, doi 10.1126/science.ade2574).
         scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
         classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
             first token. Padding never counts.
@@ -125,7 +129,9 @@ class PosEncConfig(PreTrainedConfig):
     rope_parameters: dict[str, Any] | None = None
     position_augmentation: str = _field("none", one_of("none", *AUGMENTATIONS))
     position_augmentation_length: int | None = _field(None, whole())
-    norm_position: str = _field("pre", one_of("pre", "pre_but_first", "post"))
+    norm_position: str = _field("pre", one_of("pre", "pre_only", "pre_but_first", "post"))
+    norm_type: str = _field("layer_norm", one_of("layer_norm", "rms_norm"))
+    token_dropout: int | None = _field(None, whole(0, 2**28))
     scale_embeddings: bool = False
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
@@ -242,11 +248,6 @@ class PosEncConfig(PreTrainedConfig):
     def embedding_width(self) -> int:
         """Width of token and added positional embeddings."""
         return self.embedding_size if self.embedding_size is not None else self.hidden_size
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before the classifier."""
-        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
     @property
     def augmentation_length(self) -> int:

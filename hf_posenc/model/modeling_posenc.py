@@ -20,26 +20,20 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention import (
-    ForwardAttention,
-    backend_of,
-    check_bias,
-    choose_attention,
-    dropout_of,
-    eager_attention_forward,
-    logger,
-)
+from .attention import ForwardAttention, backend_of, check_bias, choose_attention, dropout_of, eager_attention_forward
 from .configuration_posenc import PosEncConfig
 from .losses import cross_entropy, sequence_classification_loss, whole_numbers
 from .scheme_base import PositionScheme, check_length
 from .scheme_factory import independent_generator, make_scheme
-from .scheme_math import accumulation_dtype, linear_dtype
+from .scheme_math import accumulation_dtype, linear_dtype, tracing
 from .scheme_table import AUGMENTATIONS
 from .seam import kernels
-from .unpadding import RowAdapters, TokenLayout, Tokens, check_input
+from .unpadding import TokenLayout, Tokens, check_input, rows_name_adapters
 
+logger = logging.get_logger(__name__)
 Outputs = tuple[Tensor | None, Tensor]
 
 PLACES = ("attention_mask", "position_ids", "seq_idx", "cu_seq_lens_q")
@@ -48,18 +42,49 @@ OPTIONS |= {"max_length_q", "max_length_k", "cu_seq_lens_k"}
 """What a call takes besides its input: where tokens are, and more; flash attention's collators give keys' lengths."""
 
 
+def make_norm(config: PosEncConfig, width: int) -> nn.Module:
+    """The norm of vectors of a width, of the configuration's type."""
+    norm = nn.RMSNorm if config.norm_type == "rms_norm" else nn.LayerNorm
+    return norm(width, eps=config.layer_norm_eps)
+
+
+def make_head_dropout(config: PosEncConfig) -> nn.Module:
+    """The dropout before the last layer of a classifier."""
+    probability = config.classifier_dropout
+    return kernels.Dropout(config.hidden_dropout_prob if probability is None else probability)
+
+
+def drop_mask_tokens(hidden_states: Tensor, tokens: Tokens, mask_token: int) -> Tensor:
+    """Token dropout of embeddings (..., E): zero at mask tokens, and of a usual size in each sequence.
+
+    ESM-2 was trained with 12 % of mask tokens, so all are multiplied by .88 / (1 - share of mask tokens).
+    """
+    count = tokens.sequence.numel() if tokens.may_be_packed else tokens.num_sequences
+    numbers = tokens.sequence.clamp(min=0)
+
+    def total(values: Tensor) -> Tensor:
+        """The sum over each token's sequence."""
+        return values.new_zeros(count).scatter_add(0, numbers.flatten(), values.flatten())[numbers]
+
+    real = (tokens.sequence >= 0).to(torch.float32)
+    kept = real * (tokens.input_ids != mask_token)
+    factor = kept * 0.88 * total(real) / total(kept).clamp(min=1)  # nothing is kept of a sequence of masks alone
+    return (hidden_states * factor.unsqueeze(-1)).to(hidden_states.dtype)
+
+
 class PosEncEmbeddings(nn.Module):
-    """Token, type and added positional embeddings, normalised: input layout -> token layout."""
+    """Token, type and added positional embeddings, perhaps normalised: input layout -> token layout."""
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__()
         width = config.embedding_width
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.norm = nn.Identity() if config.norm_position == "pre_only" else make_norm(config, width)
         self.dropout = kernels.Dropout(config.hidden_dropout_prob)
         self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
+        self.mask_token = config.token_dropout
 
     def forward(
         self,
@@ -75,6 +100,8 @@ class PosEncEmbeddings(nn.Module):
         hidden_states = layout.unpad(words)
         if self.scale != 1.0:
             hidden_states = hidden_states * self.scale
+        if self.mask_token is not None and input_ids is not None:
+            hidden_states = drop_mask_tokens(hidden_states, layout.tokens, self.mask_token)
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             types = layout.tokens.positions.new_zeros(1)
@@ -115,7 +142,7 @@ class PosEncAttention(nn.Module):
 
 
 class PosEncLayer(GradientCheckpointingLayer):
-    """One encoder layer: attention and a feed-forward network, each with dropout, a residual and a LayerNorm.
+    """One encoder layer: attention and a feed-forward network, each with dropout, a residual and a norm.
 
     Pre-norm: x + f(norm(x)), with or without the very first norm. Post-norm (BERT): norm(x + f(x)).
     """
@@ -125,13 +152,13 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.pre_norm = config.norm_position != "post"
         self.attention = PosEncAttention(config, layer_idx)
         skips = config.norm_position == "pre_but_first" and not layer_idx  # the embeddings are normalised
-        self.attention_norm = nn.Identity() if skips else nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.attention_norm = nn.Identity() if skips else make_norm(config, config.hidden_size)
         size, width, gated = config.hidden_size, config.intermediate_size, config.mlp_gated
         self.intermediate = nn.Linear(size, width, bias=config.mlp_bias and not gated)
         self.up = nn.Linear(size, width, bias=False) if gated else None
         self.activation = ACT2FN[config.hidden_act]
         self.output = nn.Linear(width, size, bias=config.mlp_bias)
-        self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.output_norm = make_norm(config, config.hidden_size)
         self.dropout = kernels.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
@@ -244,10 +271,8 @@ class PosEncModel(PosEncPreTrainedModel):
             position = make_scheme(config)  # first: it may refuse its arguments
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
-        pre_norm = config.norm_position != "post"
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
+        self.norm = make_norm(config, config.hidden_size) if config.norm_position != "post" else None
         self.position = position
-        self._row_adapters = RowAdapters()
         self._config_when_built = copy.deepcopy(config)
         check_bias(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
@@ -341,7 +366,8 @@ class PosEncModel(PosEncPreTrainedModel):
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
-        unpad = not self._row_adapters.are_named(self.layers, self.position) and unpad
+        if "peft" in sys.modules and not tracing() and rows_name_adapters(self.layers[0], self.position):
+            unpad = False
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens
@@ -418,7 +444,7 @@ class PosEncClassificationHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
-        self.dropout = kernels.Dropout(config.head_dropout)
+        self.dropout = make_head_dropout(config)
         self.out_proj = nn.Linear(config.hidden_size, outputs)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -506,14 +532,14 @@ class PosEncForMultipleChoice(PosEncPooledHead):
 
 
 class PosEncLMHead(nn.Module):
-    """A dense layer, a LayerNorm and the decoder: hidden states (..., D) -> logits (..., V)."""
+    """A dense layer, a norm and the decoder: hidden states (..., D) -> logits (..., V)."""
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__()
         width = config.embedding_width
         self.dense = nn.Linear(config.hidden_size, width)
         self.activation = ACT2FN[config.hidden_act]
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.layer_norm = make_norm(config, width)
         self.decoder = nn.Linear(width, config.vocab_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -556,7 +582,7 @@ class PosEncForTokenClassification(PosEncHead):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
-        self.dropout = kernels.Dropout(config.head_dropout)
+        self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 

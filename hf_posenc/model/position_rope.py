@@ -3,11 +3,11 @@
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from .scheme_math import Check, constant, have_fixed_shapes, is_transformed, one_of, positive, require, tracing, whole
-from .scheme_rotated import RotatedPosition, split_table
+from .scheme_math import Check, constant, have_fixed_shapes, one_of, positive, require, tracing, whole
+from .scheme_rotated import RotatedPosition
 from .unpadding import Tokens
 
 _LENGTH = "original_max_position_embeddings"
@@ -175,7 +175,6 @@ class RotaryPosition(RotatedPosition):
         theta = {"rope_theta": local, "partial_rotary_factor": 1.0 if self.rope_type == "proportional" else factor}
         local_arguments: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
         self.local = RotaryPosition(**local_arguments) if _LOCAL[0] in self.rope_parameters else None
-        self._tables: dict[torch.device, Tensor] = {}
         self._cached_frequencies: dict[int | None, tuple[float, ...]] = {}
         with torch.device("cpu"):
             self.attention_factor = self._compute(torch.device("cpu"), self.rope_parameters.get(_LENGTH))[1]
@@ -214,23 +213,10 @@ class RotaryPosition(RotatedPosition):
     def rotary(self, tokens: Tokens) -> tuple[Any, ...]:
         """The state of `rotate`, see `RotatedPosition`; with local layers that of the others, and theirs."""
         if self.needs_lengths:
-            table = self.table(tokens.positions, tokens.lengths)
-        elif tokens.positions_are_aranges and type(self) is RotaryPosition and not tracing():
-            positions = tokens.positions
-            table = nn.functional.embedding(positions, self._kept_table(tokens.longest, positions.device))
+            state: Any = self.cos_sin(tokens.positions, tokens.lengths).unsqueeze(-2).chunk(2, -1)
         else:
-            table = tokens.map_positions(self.table)
-        state = split_table(table)
+            state = super().rotary(tokens)
         return state if self.local is None else (state, self.local.rotary(tokens))
-
-    def _kept_table(self, longest: int, device: torch.device) -> Tensor:
-        """`table` of the positions 0, 1, 2, ...: it is the same in every forward, so each device keeps one."""
-        kept = self._tables.get(device)
-        if kept is None or len(kept) < longest:
-            kept = self.table(torch.arange(2 ** max(9, (longest - 1).bit_length()), device=device))
-            if type(kept) is Tensor and not is_transformed(kept) and not kept.is_inference():
-                self._tables[device] = kept
-        return kept
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated."""

@@ -4,13 +4,12 @@
 schemes, and here does nothing. hf_posenc registers its own of both when it is imported.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from sys import modules
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers.dynamic_module_utils import get_relative_import_files
 
 
@@ -18,13 +17,17 @@ class Kernels:
     """Parts of layers, of which there may be faster ones; these are PyTorch's."""
 
     def __init__(self) -> None:
-        self.register(nn.Dropout, nn.Linear.__call__, lambda interface, *qkv, **options: interface(*qkv, **options))
+        def plain(function: Any, *arguments: Any, **options: Any) -> Any:
+            return function(*arguments, **options)
 
-    def register(self, dropout: Any, apply_linear: Callable[[nn.Module, Tensor], Tensor], attend: Any) -> None:
-        """Takes these from now on: a class, a linear layer's call, and the call of an attention function on rows."""
+        self.register(nn.Dropout, plain, plain, plain)
+
+    def register(self, dropout: Any, apply_linear: Any, attend: Any, rotate: Any) -> None:
+        """Takes these from now on: a class, and calls of a linear layer, of attention on rows and of a rotation."""
         self.Dropout = dropout
         self.apply_linear = apply_linear
         self.attend = attend
+        self.rotate = rotate
 
 
 kernels = Kernels()

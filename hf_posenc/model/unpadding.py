@@ -12,7 +12,6 @@ import copy
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -515,33 +514,19 @@ def _assign_sequences(
     return Tokens(positions, rank, sequence, *shape, position_ids is None, may_be_packed=starts is not None)
 
 
-class RowAdapters:
-    """Finds PEFT's hooks that name an adapter for each row. A walk over all modules takes as long as half a layer."""
+def rows_name_adapters(layer: nn.Module, position: nn.Module) -> bool:
+    """Tells whether PEFT gives each row an adapter of its own, by the hooks in a layer: all layers have them.
 
-    def __init__(self) -> None:
-        self._children: list[tuple[Any, Any]] = []  # of each module, now and when the hooks were looked for
-        self._hooks: list[Any] = []
+    Raises:
+        ValueError: such adapters hold positions, which all rows share.
+    """
 
-    def are_named(self, layers: nn.Module, position: nn.Module) -> bool:
-        """Tells whether a layer is called with an adapter for each row.
+    def are_named(module: nn.Module) -> bool:
+        return any("adapter_names" in getattr(hook, "keywords", ()) for hook in module._forward_pre_hooks.values())
 
-        Raises:
-            ValueError: adapters by row hold positions, which all rows share.
-        """
-
-        def named(hooks: Any) -> bool:
-            return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks.values())
-
-        if "peft" not in sys.modules or tracing():  # what is traced has its rows
-            return False
-        if named(position._forward_pre_hooks):
-            raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
-        seen = self._children and self._children[0][0] is layers._modules
-        if not seen or any(now != then for now, then in self._children):
-            modules = list(layers.modules())
-            self._children = [(module._modules, dict(module._modules)) for module in modules if module._modules]
-            self._hooks = [module._forward_pre_hooks for module in modules]
-        return any(hooks and named(hooks) for hooks in self._hooks)
+    if are_named(position):
+        raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
+    return any(map(are_named, layer.modules()))
 
 
 def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:

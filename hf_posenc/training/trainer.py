@@ -1,6 +1,7 @@
 """The stock Trainer with our loss and groups of learning rates, low-rank changes, and patience."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from transformers.utils import logging
 
 from ..errors import require_packages, spell
 from ..optimizer import scale_position_learning_rates
-from ..progress import Bar, LogLines, is_live, refuse_divergence
+from ..progress import Bar, LogLines, is_live, refuse_divergence, refuse_infinite
 from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
 
@@ -33,7 +34,7 @@ _LORA_RANK = 16
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer; it overrides public methods alone.
+    """The stock Trainer; it overrides public methods, and the one that gradient norms come from.
 
     Attributes:
         has_ended: it goes on from a checkpoint of the last step: none is trained, and the best weights are loaded.
@@ -43,6 +44,8 @@ class RunTrainer(Trainer):
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
     has_ended = False
+    _look_at_norm: Callable[[], None] | None = None
+    """Refuses the gradient norm of the last step, if it hasn't been looked at."""
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
         """Trains no epoch where the run has ended: the stock Trainer looks for its last step only after a step."""
@@ -75,6 +78,35 @@ class RunTrainer(Trainer):
             )
             self.lr_scheduler = schedule
         return super().create_scheduler(num_training_steps, optimizer)
+
+    def training_step(self, *given: Any, **options: Any) -> torch.Tensor:
+        """Ends the run if the loss isn't finite; one of several processes leaves that to the norm, which all have.
+
+        A GPU isn't kept waiting: the stock Trainer looks at this loss too, and a norm has been computed by then.
+        """
+        loss = super().training_step(*given, **options)
+        if self._look_at_norm is not None:
+            self._look_at_norm()
+        if self.args.world_size == 1:
+            self._later("loss", loss)()
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Ends the run if the gradient norm isn't finite: on a CPU now, on a GPU after the next step's loss.
+
+        In float16 it often isn't: the loss was scaled too far, and the step is left out.
+        """
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None and self.accelerator.scaler is None:  # DeepSpeed may have none
+            self._look_at_norm = self._later("gradient norm", norm)
+            if self.args.use_cpu:
+                self._look_at_norm()
+        return norm
+
+    def _later(self, name: str, value: Any) -> Callable[[], None]:
+        """A function that raises Diverged if a value of this step isn't finite."""
+        step, rate = self.state.global_step + 1, self.optimizer.param_groups[0]["lr"]
+        return partial(refuse_infinite, name, value, step, rate, self.args)
 
     def evaluate(self, *given: Any, **options: Any) -> dict[str, float]:
         """Evaluates finite weights alone, and restores torch's random state, of which its data loader draws a number.

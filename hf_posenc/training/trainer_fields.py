@@ -196,7 +196,7 @@ FIELDS: dict[str, TrainerField] = {
     **_refused("the data has these columns alone", "remove_unused_columns", "label_names", "length_column_name"),
     **_refused("an encoder has no cache", "use_cache"),
     **_refused("Liger has no kernels for these models", "use_liger_kernel", "liger_kernel_config"),
-    **_refused("it stops by itself where weights aren't finite", "debug"),
+    **_refused("it stops by itself where the loss isn't finite", "debug"),
     **_refused("the launcher gives it", "local_rank", "ddp_backend", "ddp_timeout"),
     **_refused("the first process prints and saves", "log_on_each_node", "save_on_each_node"),
     **_refused("the settings of accelerate give it: docs/gpus.md", "fsdp", "fsdp_config", "deepspeed"),

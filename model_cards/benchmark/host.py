@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from hf_posenc.errors import run_script
+from hf_posenc.kernels import rotation
 from hf_posenc.model import attention
 
 from .contenders import make_step
@@ -87,7 +88,8 @@ def path_of_a_gpu() -> Iterator[None]:
     on_gpu = mock.patch.object(torch.Tensor, "is_cuda", True)
     new_enough = mock.patch.object(torch.cuda, "get_device_capability", return_value=(8, 0))
     in_half = mock.patch.object(attention, "HALF_FROM", 0)
-    with stand_in, on_gpu, new_enough, in_half:
+    turns = mock.patch.object(rotation, "is_enabled", return_value=True)  # the one kernel that a GPU has, too
+    with stand_in, on_gpu, new_enough, in_half, turns:
         yield
 
 

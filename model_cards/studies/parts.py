@@ -106,4 +106,4 @@ def data_folder(options: argparse.Namespace) -> Path:
 def read_rows(data: Path, name: str, split: str) -> list[dict[str, Any]]:
     """The rows of a split: .jsonl or .jsonl.gz."""
     plain = data / name / f"{split}.jsonl"
-    return read_file(plain if plain.is_file() else f"{plain}.gz").rows.to_list()
+    return read_file(plain if plain.is_file() else f"{plain}.gz").rows.to_pylist()

@@ -32,7 +32,7 @@ from hf_posenc.markdown import markdown_table
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
 
 TRAINED = 512
-"""Positions of all-MiniLM-L6-v2."""
+"""Positions of all-MiniLM-L6-v2. It was trained on texts of 128 tokens, and as published cuts them at 256."""
 SEEDS = {256: 3, 512: 3, 1024: 3, 2048: 1, 4096: 1}
 """The lengths, and how many seeds each has: attention over long texts takes its time."""
 LONGER = (1024, 2048, 4096)
@@ -52,21 +52,26 @@ class Way:
     Attributes:
         source: `learned` (as converted), `rope` (its positions swapped), or `healed` (that, and healed).
         extension: of `convert`, to the length of the texts. None: as it is.
-        windows: how texts are cut to the trained length: the `first` tokens alone, the `mean` over the tokens of all
-            `windows`, or the `best` of them. None: not at all.
+        windows: how texts are cut: the `first` tokens alone, the `mean` over the tokens of all `windows`, or the `best`
+            of them. None: not at all.
+        size: tokens of a window, at most.
         lengths: of the texts that are measured.
     """
 
     source: str
     extension: str | None = None
     windows: str | None = None
+    size: int = TRAINED
     lengths: tuple[int, ...] = tuple(SEEDS)
 
 
 WAYS = {
     "first 512 tokens": Way("learned", windows="first"),
-    "windows of 512, mean": Way("learned", windows="mean", lengths=LONGER),
-    "windows of 512, best": Way("learned", windows="best", lengths=LONGER),
+    **{
+        f"windows of {size}, {how}": Way("learned", windows=how, size=size, lengths=LONGER)
+        for size in (512, 256, 128)
+        for how in ("mean", "best")
+    },
     "learned-tile": Way("learned", "tile", lengths=LONGER),
     "learned-interpolate": Way("learned", "interpolate", lengths=LONGER),
     "rope-unhealed": Way("rope", lengths=(256, 512)),
@@ -111,13 +116,13 @@ def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
-def windows(tokenizer: Any, ids: list[int]) -> list[list[int]]:
-    """A text in as few windows of the trained length as hold it, equally long, each with [CLS] and [SEP].
+def windows(tokenizer: Any, ids: list[int], size: int) -> list[list[int]]:
+    """A text in as few windows of at most so many tokens as hold it, equally long, each with [CLS] and [SEP].
 
     Equally long, as a last window of a few tokens would be nearer to any query than one that holds an answer.
     """
     inner = ids[1:-1]
-    count = -(-len(inner) // (TRAINED - 2))
+    count = -(-len(inner) // (size - 2))
     cuts = [round(len(inner) * number / count) for number in range(count + 1)]
     return [_framed(tokenizer, inner[start:end]) for start, end in itertools.pairwise(cuts)]
 
@@ -157,7 +162,7 @@ class Study:
         """How near each query is to a text: (queries,)."""
         if way.windows == "first":
             text = _framed(self.tokenizer, text[1:-1][: TRAINED - 2])
-        cut = windows(self.tokenizer, text) if way.windows in ("mean", "best") else [text]
+        cut = windows(self.tokenizer, text, way.size) if way.windows in ("mean", "best") else [text]
         if way.windows == "best":
             return torch.stack([asked @ embed(model, window) for window in cut]).amax(0)
         return asked @ embed(model, *cut)

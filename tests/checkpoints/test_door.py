@@ -16,14 +16,12 @@ from conversion_harness import edit_weights, tiny_source
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import BertTokenizer, RobertaConfig
+from transformers import BertTokenizer
 
 import hf_posenc
-from hf_posenc.checkpoints import loading, opening
+from hf_posenc.checkpoints import loading
 from hf_posenc.cli.application import app
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.data.columns import Columns, remember_columns
-from hf_posenc.data.reading import Dialect
 from hf_posenc.errors import UserError
 
 WORDS = ["a", "good", "bad", "film", "number"]
@@ -355,13 +353,6 @@ def test_each_damage_is_refused_or_harmless_to_each_command(damaged, data, tmp_p
         assert len(re.findall("^Error: ", said, re.MULTILINE)) == 1
         if source == "ours" or command not in OURS_ALONE:
             assert re.search(message, said), said
-
-
-def test_what_a_training_notes_is_checked_when_it_is_read(whole):
-    notes = json.loads((whole["ours"] / "config.json").read_text())[NOTES]["hf_posenc"]
-    config = RobertaConfig()
-    remember_columns(config, Columns(("text",), ("label",), None, None), Dialect("csv", ";"))
-    assert {*notes, *config.task_specific_params["hf_posenc"], "temperature"} == opening.NOTED.keys()
 
 
 def test_the_door_knows_the_heads_of_every_family():

@@ -1,21 +1,20 @@
 """Output folders: what may be replaced, who holds one, and moves that are killed."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from kills import copied_before_each_operation
 from training_harness import snapshot
 
-from hf_posenc.checkpoints.keeper import HOLDER, LIST, LOCK, MARK, REPLACED, OutputFolder, is_model_file, output_folder
+from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
 from hf_posenc.errors import Interrupted, UserError
-from hf_posenc.files import WRITING, sha256
 
+LIST, LOCK, WAITING = "_files.json", ".posenc.lock", ".posenc.writing"
 OLD = {"config.json": "old", "model.safetensors": "old", "onnx/model.onnx": "old", "tokenizer.json": "same"}
 NEW = {"config.json": "new", "model.safetensors": "new", "1_Pooling/config.json": "new", "tokenizer.json": "same"}
 
@@ -39,67 +38,12 @@ def texts(folder: Path) -> dict[str, str]:
 # ---- what may be replaced -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [".writing/mine.txt", ".replaced-mine/mine.txt"])
-def test_a_users_folder_with_a_name_like_the_keepers_own_is_never_deleted(tmp_path, name):
-    write(tmp_path, {name: "mine"})
-    with pytest.raises(UserError, match=f"holds {name.partition('/')[0]}, and no whole {LIST}"):
-        save(tmp_path, NEW)
-    assert texts(tmp_path) == {name: "mine"}
-    save(tmp_path / "out", OLD)
-    write(tmp_path / "out", {name: "mine"})
-    with contextlib.suppress(UserError):
-        save(tmp_path / "out", NEW, overwrite=True)
-    assert (tmp_path / "out" / name).read_text() == "mine"
-
-
-@pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_while_files_move_in_is_too_late(tmp_path, monkeypatch, presses):
-    save(tmp_path, OLD)
-    replace, moved = os.replace, []
-
-    def pressed(*paths):
-        moved.append(paths)
-        if len(moved) > 2:
-            for _ in range(presses):
-                signal.raise_signal(signal.SIGINT)
-        replace(*paths)
-
-    with output_folder(tmp_path, overwrite=True) as output, output.replaced() as new:
-        write(new, NEW)
-        monkeypatch.setattr("os.replace", pressed)
-    assert len(moved) > 4
-    assert texts(tmp_path) == NEW
-
-
-def test_ctrl_c_after_the_move_says_that_the_files_are_there(tmp_path):
-    def interrupted() -> None:
-        with output_folder(tmp_path) as output:
-            with output.replaced() as new:
-                write(new, NEW)
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted, match="the new files are complete, and in"):
-        interrupted()
-    assert texts(tmp_path) == NEW
-
-
-def test_an_output_without_a_name_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="The output folder has no name"):
-        save("", NEW)
-
-
-def test_the_list_names_what_was_written_with_its_sha256(tmp_path):
-    save(tmp_path / "out", OLD)
-    assert json.loads((tmp_path / "out" / LIST).read_text()) == {
-        "files": {name: sha256(tmp_path / "out" / name) for name in OLD}
-    }
-
-
 def test_what_is_listed_and_unchanged_is_replaced_and_all_else_stays_where_it_lies(tmp_path):
-    mine = {"notes.txt": "mine", "best.model": "mine", "my_config.json": "mine", "onnx/thesis.txt": "mine"}
-    mine |= {"src/train.py": "mine", "data/config.json": "mine", "prompt.jinja": "mine"}
+    names = ("notes.txt", "best.model", "my_config.json", "onnx/thesis.txt", "src/train.py", "data/config.json")
+    mine = dict.fromkeys((*names, "prompt.jinja", ".writing/mine.txt"), "mine")
     save(tmp_path, OLD)
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in OLD.items()}
+    assert json.loads((tmp_path / LIST).read_text()) == {"files": digests}
     write(tmp_path, mine)
     save(tmp_path, NEW, overwrite=True)
     assert texts(tmp_path) == {**NEW, **mine}
@@ -114,7 +58,11 @@ def test_what_is_listed_and_unchanged_is_replaced_and_all_else_stays_where_it_li
         *((name, "mine") for name in ("handler.py", "README.md", "results.json", "pytorch_model.bin", "vocab.txt")),
         *((name, "mine") for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json")),
         *((name, "mine") for name in ("adapter_config.json", "modules.json", "1_Pooling/config.json")),
-        *((name, "mine") for name in ("onnx/other.onnx", "openvino/openvino_model.xml", "onnx", "checkpoint-3/a")),
+        *((name, "mine") for name in ("generation_config.json", "chat_template.jinja", "sentence_bert_config.json")),
+        *(
+            (name, "mine")
+            for name in ("spiece.model", "onnx/other.onnx", "openvino/openvino_model.xml", "onnx", "checkpoint-3/a")
+        ),
         ("config.json", "edited"),
         ("tokenizer.json", "link"),
     ],
@@ -149,23 +97,17 @@ def test_without_a_list_nothing_is_replaced_whatever_it_looks_like(tmp_path, the
 
 
 def test_a_list_that_names_files_outside_the_folder_lets_none_be_moved(tmp_path):
-    save(tmp_path / "out", OLD)
-    write(tmp_path, {"mine.txt": "mine"})
-    listed = {"../mine.txt": sha256(tmp_path / "mine.txt"), str(tmp_path / "mine.txt"): sha256(tmp_path / "mine.txt")}
-    old = json.loads((tmp_path / "out" / LIST).read_text())["files"]
-    (tmp_path / "out" / LIST).write_text(json.dumps({"files": {**old, **listed}}))
-    save(tmp_path / "out", NEW, overwrite=True)
-    write(
-        tmp_path / "out",
-        {
-            "notes.txt": "mine",
-            f"{WRITING}/{MARK}": "",
-            f"{WRITING}/{LIST}": json.dumps({"files": {"../notes.txt": "0"}}),
-        },
-    )
-    with output_folder(tmp_path / "out", check=lambda _: None) as output:
+    out, mine = tmp_path / "out", tmp_path / "mine.txt"
+    save(out, OLD)
+    write(tmp_path, {"mine.txt": "mine", "out/notes.txt": "mine"})
+    digest = hashlib.sha256(b"mine").hexdigest()
+    old = json.loads((out / LIST).read_text())["files"]
+    (out / LIST).write_text(json.dumps({"files": {**old, "../mine.txt": digest, str(mine): digest}}))
+    save(out, NEW, overwrite=True)
+    write(out, {f"{WAITING}/{LIST}": json.dumps({"files": {"../notes.txt": "0"}})})
+    with output_folder(out, check=lambda _: None) as output:
         assert output.completed
-    assert (tmp_path / "mine.txt").read_text() == (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert mine.read_text() == (out / "notes.txt").read_text() == "mine"
 
 
 def test_a_file_that_came_while_the_new_ones_were_made_is_named_and_stays_and_they_wait(tmp_path):
@@ -183,22 +125,24 @@ def test_a_file_that_came_while_the_new_ones_were_made_is_named_and_stays_and_th
     assert texts(tmp_path) == NEW
 
 
-@pytest.mark.parametrize("target", ["nowhere", "link"])
-def test_a_link_that_leads_nowhere_is_refused(tmp_path, target):
-    (tmp_path / "link").symlink_to(tmp_path / target)
-    for path in (tmp_path / "link", tmp_path / "link" / "below"):
+@pytest.mark.parametrize("target", ["nowhere", "link", "target"])
+def test_a_link_stays_one_and_its_target_is_written_or_it_is_refused(tmp_path, target):
+    (tmp_path / "target").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / target)
+    if target == "target":
+        save(link, OLD)
+        save(link, NEW, overwrite=True)
+        assert texts(tmp_path / "target") == NEW
+    for path in (link, link / "below") if target != "target" else ():
         with pytest.raises(UserError, match="'.*link' is a link that leads nowhere. Name a folder of your own"):
             save(path, NEW)
-    assert [path.name for path in tmp_path.iterdir()] == ["link"]
-
-
-def test_a_link_stays_one_and_its_target_is_written(tmp_path):
-    (tmp_path / "target").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    save(tmp_path / "link", OLD)
-    save(tmp_path / "link", NEW, overwrite=True)
-    assert texts(tmp_path / "target") == NEW
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
+
+
+def test_an_output_without_a_name_is_refused():
+    with pytest.raises(UserError, match="The output folder has no name"):
+        save("", NEW)
 
 
 def test_a_further_file_is_put_on_the_list_and_a_users_is_refused(tmp_path):
@@ -213,85 +157,75 @@ def test_a_further_file_is_put_on_the_list_and_a_users_is_refused(tmp_path):
     assert texts(tmp_path) == {**OLD, "README.hub.md": "mine"}
 
 
-# ---- the lock -------------------------------------------------------------------------------------------------------
-
-
-def test_who_comes_second_is_told_who_holds_the_folder_and_changes_nothing(tmp_path):
-    with output_folder(tmp_path / "a" / "out") as output:
-        (tmp_path / "a" / "out" / "half").touch()
+def test_who_comes_second_is_refused_and_changes_nothing(tmp_path):
+    folder = tmp_path / "a" / "out"
+    with output_folder(folder):
+        (folder / "half").touch()
         before = snapshot(tmp_path)
-        with pytest.raises(UserError, match=rf"out' is in use: process {os.getpid()} on .+, since 20\d\d-.* writes in"):
-            save(tmp_path / "a" / "out", NEW, overwrite=True)
-        (output.path / HOLDER).write_text("")
         with pytest.raises(UserError, match="out' is in use: another process writes into it. Wait until"):
-            save(tmp_path / "a" / "out", NEW, overwrite=True)
-        (output.path / HOLDER).write_bytes(before[f"a/out/{HOLDER}"])
+            save(folder, NEW, overwrite=True)
         assert snapshot(tmp_path) == before
-        (tmp_path / "a" / "out" / "half").unlink()
+        (folder / "half").unlink()
     assert not list(tmp_path.iterdir())  # nothing was written: neither the folder nor those above it are left
-    save(tmp_path / "a" / "out", NEW)
-    assert texts(tmp_path / "a" / "out") == NEW
+    save(folder, NEW)
+    assert texts(folder) == NEW
 
 
-HOLD = """
-import os, sys, time
-from torch.utils.data import DataLoader
-from hf_posenc.checkpoints.keeper import output_folder
-with output_folder(sys.argv[1]):
-    workers = iter(DataLoader(range(100), num_workers=2, collate_fn=lambda rows: time.sleep(60)))
-    time.sleep(.5)
-    print(*(worker.pid for worker in workers._workers), flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.slow
-def test_a_kill_frees_the_lock_though_workers_of_a_data_loader_live_on(tmp_path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "out"], stdout=subprocess.PIPE, text=True)
-    try:
-        workers = [int(number) for number in holder.stdout.readline().split()]
-        with pytest.raises(UserError, match=f"in use: process {holder.pid} on"):
-            save(tmp_path / "out", NEW)
-    finally:
-        holder.kill()
-        holder.wait()
-    assert len(workers) == 2
-    assert all(Path(f"/proc/{worker}").exists() for worker in workers)
-    save(tmp_path / "out", NEW)  # and the folder still counts as empty
-    assert texts(tmp_path / "out") == NEW
+def test_the_main_process_alone_looks_and_writes(tmp_path):
+    other = OutputFolder(tmp_path, is_main=False)
+    with other.replaced() as new:
+        other.write_json("run.json", {})
+        assert new == tmp_path / WAITING
+    assert not list(tmp_path.iterdir())
 
 
 # ---- moves ----------------------------------------------------------------------------------------------------------
 
 
-def test_whichever_move_fails_the_folder_is_as_it_was(tmp_path, monkeypatch):
+def test_ctrl_c_while_files_move_in_is_too_late(tmp_path, monkeypatch):
+    save(tmp_path, OLD)
+    replace, moved = os.replace, []
+
+    def pressed(*paths):
+        moved.append(paths)
+        signal.raise_signal(signal.SIGINT)
+        replace(*paths)
+
+    with output_folder(tmp_path, overwrite=True) as output, output.replaced() as new:
+        write(new, NEW)
+        monkeypatch.setattr("os.replace", pressed)
+    assert len(moved) > 4
+    assert texts(tmp_path) == NEW
+
+
+def test_ctrl_c_after_the_move_says_that_the_files_are_there(tmp_path):
+    def interrupted() -> None:
+        with output_folder(tmp_path) as output:
+            with output.replaced() as new:
+                write(new, NEW)
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="the new files are complete, and in"):
+        interrupted()
+    assert texts(tmp_path) == NEW
+
+
+def test_a_move_that_fails_is_finished_by_the_next_look(tmp_path, monkeypatch):
+    save(tmp_path, OLD)
     replace = os.replace
-    for failing in range(30):
-        folder = tmp_path / str(failing)
-        save(folder, OLD)
-        write(folder, {"notes.txt": "mine", "onnx/notes.txt": "mine"})
-        before, calls = snapshot(folder), []
 
-        def fails_once(source, target, failing=failing, calls=calls):
-            calls.append(Path(source).name)
-            if len(calls) == failing + 1:
-                raise KeyboardInterrupt
-            replace(source, target)
+    def fails(source, target):
+        if Path(source).name == "config.json":
+            raise PermissionError(13, "Permission denied")
+        replace(source, target)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", fails_once)
-            try:
-                save(folder, NEW, overwrite=True)
-            except KeyboardInterrupt:
-                assert snapshot(folder) == before
-            else:
-                assert texts(folder) == {**NEW, "notes.txt": "mine", "onnx/notes.txt": "mine"}
-                break
-        assert not [path for path in folder.iterdir() if path.name.startswith(".")]
-    # A folder without config.json is no model: none is ever mixed. The list is written, leaves last, and comes last.
-    left = ["config.json", "model.safetensors", "model.onnx", "tokenizer.json", LIST]
-    assert [*calls[:2], *sorted(calls[2:5]), calls[5]] == [LIST, *left[:1], *sorted(left[1:4]), LIST]
-    assert calls[-2:] == ["config.json", LIST]
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", fails)
+        with pytest.raises(UserError, match=f"Permission denied. .* and wait in {WAITING}"):
+            save(tmp_path, NEW, overwrite=True)
+    with pytest.raises(UserError, match="have all been moved in now"):
+        save(tmp_path, NEW)
+    assert texts(tmp_path) == NEW
 
 
 @pytest.mark.parametrize("old", [{}, OLD], ids=["new", "replaced"])
@@ -305,7 +239,10 @@ def test_wherever_it_is_killed_the_same_command_goes_on_and_what_was_complete_is
         save(folder, NEW, overwrite=bool(old))
     completed = []
     for copy in copies:
-        out, is_complete = copy / "out", (copy / "out" / WRITING / LIST).is_file()
+        out, is_complete = copy / "out", (copy / "out" / WAITING / LIST).is_file()
+        if (out / "config.json").is_file():  # a folder without it is no model: none is ever mixed
+            kinds = {(out / name).read_text() for name in ("config.json", "model.safetensors")}
+            assert len(kinds) == 1
         with output_folder(out, check=lambda _: None) as output:
             completed.append(output.completed)
             assert output.completed == is_complete
@@ -324,21 +261,6 @@ def test_wherever_it_is_killed_the_same_command_goes_on_and_what_was_complete_is
 
 
 def test_what_a_kill_left_counts_for_nothing_and_goes_with_the_next_success(tmp_path):
-    write(tmp_path, {f"{WRITING}/{MARK}": "", f"{WRITING}/config.json": "half", LOCK: "", HOLDER: ""})
-    write(tmp_path, {f"{REPLACED}a1b2c3d4/config.json": "old"})
+    write(tmp_path, {f"{WAITING}/config.json": "half", LOCK: ""})
     save(tmp_path, NEW)
     assert texts(tmp_path) == NEW
-
-
-def test_names_of_files_that_loaders_read_are_known():
-    for name in ("generation_config.json", "chat_template.jinja", "sentence_bert_config.json", "spiece.model"):
-        assert is_model_file(Path(name))
-    assert not is_model_file(Path("training.log"))
-
-
-def test_the_main_process_alone_looks_and_writes(tmp_path):
-    other = OutputFolder(tmp_path, is_main=False)
-    with other.replaced() as new:
-        other.write_json("run.json", {})
-        assert new == tmp_path / WRITING
-    assert not list(tmp_path.iterdir())

@@ -6,11 +6,16 @@ from typing import Any
 
 from datasets import Dataset
 
+from hf_posenc.data.columns import Columns
 from hf_posenc.data.preparing import Known, PreparedData, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
-from hf_posenc.data.tables import LINE, Table, as_table
+from hf_posenc.data.tables import Table, as_table
+from hf_posenc.errors import UserError
 from hf_posenc.options import Options
+
+__all__ = ["Columns", "Known", "Options", "Table", "UserError", "as_table", "prepare", "read", "read_file"]
+"""Names of the package that the tests of this folder use, imported here alone."""
 
 
 def write_file(path: Path, content: bytes | str) -> str:
@@ -34,7 +39,7 @@ def rows_with(labels: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def rows_of(table: Table) -> list[dict[str, Any]]:
-    return table.rows.remove_columns(LINE).to_list()
+    return table.rows.to_pylist()
 
 
 def rows_in(path: object, **options: Any) -> list[dict[str, Any]]:

@@ -7,15 +7,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict, IterableDataset
+from data_harness import Columns, Options, UserError
+from datasets import Dataset, DatasetDict
 
-from hf_posenc.data.columns import Columns
 from hf_posenc.data.memory import labels_in_memory, texts_in_memory
 from hf_posenc.data.texts import read_training_texts
-from hf_posenc.errors import UserError
-from hf_posenc.options import Options
 
-PAIRS = {"text_pair": ["one", "two", ""], "id": [7, 8, 9], "text": ["a", "b", "c"]}
+PAIRS = {"text_pair": ["one", "two", None], "id": [7, 8, 9], "text": ["a", "b", "c"]}
 """Three rows in three columns: read by row or by column, they differ."""
 
 
@@ -46,7 +44,7 @@ TABLES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "datasets": Dataset.from_dict,
     "datasets with a format": lambda columns: Dataset.from_dict(columns).with_format("numpy", columns=["id"]),
     "datasets, rows chosen": lambda columns: Dataset.from_dict(columns).select([2, 1, 0]).select([2, 1, 0]),
-    "datasets, streamed": lambda columns: IterableDataset.from_generator(lambda: iter(Dataset.from_dict(columns))),
+    "datasets, streamed": lambda columns: Dataset.from_dict(columns).to_iterable_dataset(),
     "any speaker of Arrow": lambda columns: OnlyArrow(pa.table(columns)),
     "lists by column": dict,
     "rows by column": lambda columns: Dataset.from_dict(columns).to_list(),
@@ -111,12 +109,6 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
         assert texts_in_memory(form(["a", nothing, "b"]), known)[1] == [("a",), ("",), ("b",)]
 
 
-@pytest.mark.parametrize("library", ["polars", "pyarrow", "datasets"])
-def test_a_missing_cell_of_any_table_is_an_empty_text(library: str) -> None:
-    table = TABLES[library]({"text": ["a", None], "id": [1, 2]})
-    assert texts_in_memory(table)[1] == [("a",), ("",)]
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -140,8 +132,3 @@ def test_a_missing_cell_of_any_table_is_an_empty_text(library: str) -> None:
 def test_what_could_be_read_in_two_ways_or_not_at_all_is_refused(given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         texts_in_memory(given)
-
-
-def test_a_table_that_is_not_computed_yet_is_refused() -> None:
-    with pytest.raises(UserError, match=r"X is a LazyFrame, which isn't computed yet. Give X.collect\(\)."):
-        texts_in_memory(polars("LazyFrame", PAIRS))

@@ -11,54 +11,26 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from common import write_csv
-from data_harness import rows_in, rows_of, write_file
+from data_harness import Options, UserError, read_file, rows_in, rows_of, write_file
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.data.reading import read_file
-from hf_posenc.data.tables import LINE
-from hf_posenc.errors import UserError
-from hf_posenc.options import Options
-
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
 
-@pytest.mark.parametrize("every", [2, 7, 100])
-def test_a_quote_that_is_not_closed_swallows_no_row(tmp_path, every):
-    texts = [f"{chr(34) if row % every == 0 else ''}text {row}" for row in range(300)]
-
-    def content(mark):
-        return f"text{mark}label\n" + "".join(f"{text}{mark}{'xy'[row % 2]}\n" for row, text in enumerate(texts))
-
-    path = write_file(tmp_path / "a.csv", content(","))
-    with pytest.raises(UserError, match=r"a.csv, line 2.*--quoting 'none'"):
-        rows_in(path)
-    assert len(rows_in(path, quoting="none")) == 300
-    assert [row["text"] for row in rows_in(write_file(tmp_path / "a.tsv", content("\t")))] == texts
+ENDS_IN_QUOTES = "".join(f'"good {row},pos\nbad {row}",neg\n' for row in range(100))
 
 
-def test_every_second_line_is_not_joined_to_the_one_before(tmp_path):
-    """Python's csv, pandas and arrow read these 200 lines as 100 rows, and strict readers find nothing wrong."""
-    lines = "".join(f'"good {row},pos\nbad {row}",neg\n' for row in range(100))
-    path = write_file(tmp_path / "a.csv", "text,label\n" + lines)
-    with pytest.raises(
-        UserError, match="line 2: a quote opens there and closes in a later line, and line 2 has a cell without"
-    ):
-        rows_in(path)
-    assert len(rows_in(path, quoting="csv")) == 100
-    assert len(rows_in(path, quoting="none")) == 200
-    path = write_file(tmp_path / "b.tsv", "text\tlabel\n" + lines.replace(",", "\t"))
-    assert len(rows_in(path)) == 200
-
-
-def test_a_quoted_cell_of_a_tsv_needs_an_option(tmp_path):
-    path = write_file(tmp_path / "a.tsv", 'text\tlabel\n"a ""b"""\tx\n')
-    with pytest.raises(UserError, match="line 2: the cell .* begins and ends with a quote. Say what quotes are"):
-        rows_in(path)
+def test_lines_that_readers_join_are_rows_of_their_own_where_that_is_said(tmp_path):
+    path = write_file(tmp_path / "a.csv", "text,label\n" + ENDS_IN_QUOTES)
+    assert [len(rows_in(path, quoting=quoting)) for quoting in ("csv", "none")] == [100, 200]
+    lines = "text\tlabel\n" + ENDS_IN_QUOTES.replace(",", "\t")
+    assert len(rows_in(write_file(tmp_path / "b.tsv", lines))) == 200
+    path = write_file(tmp_path / "c.tsv", 'text\tlabel\n"a ""b"""\tx\n')
     assert rows_in(path, quoting="csv") == [{"text": 'a "b"', "label": "x"}]
     assert rows_in(path, quoting="none") == [{"text": '"a ""b"""', "label": "x"}]
-    path = write_file(tmp_path / "b.tsv", "text\tlabel\n a\tx\n\n b \tx\n")
+    path = write_file(tmp_path / "d.tsv", "text\tlabel\n a\tx\n\n b \tx\n")
     assert [row["text"] for row in rows_in(path)] == [" a", " b "]  # blanks belong to the cell
 
 
@@ -67,11 +39,8 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
     table = read_file(write_csv(tmp_path / "a.csv", examples, quoting=csv.QUOTE_ALL))
     assert rows_of(table) == examples
     assert table.summary == "50 rows from 201 lines"
-    assert table.rows[LINE][1] == 6
-    path = write_csv(tmp_path / "b.csv", examples)
-    with pytest.raises(UserError, match="line 2: a quote opens there and closes in a later line"):
-        rows_in(path)
-    assert rows_in(path, quoting="csv") == examples
+    assert table.numbers[1] == 6
+    assert rows_in(write_csv(tmp_path / "b.csv", examples), quoting="csv") == examples
 
 
 @pytest.mark.parametrize(
@@ -94,26 +63,6 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
 def test_what_a_spreadsheet_writes_is_read_as_it_is_written(tmp_path, content, rows):
     for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
         assert [row["text"] for row in rows_in(write_file(tmp_path / name, data))] == rows
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'text,label\na,x\n"say \\"hi\\"",y\n', r"line 3: .* quotes inside are written double \(\"\"\), not"),
-        (b'text,label\n"Great" film,x\n', "line 2: .* A quote that opens a cell must close it"),
-        (b'text,label\na,x\n"b,y\nc,x\n', "line 3: unexpected end of data. A quote that opens a cell must close it"),
-        (b"text,label\na,x\nb\n", "line 3 has 1 cell, the first row has 2"),
-        (b"text,label\na, b,x\n", r"line 2 has 3 cells, the first row has 2 \(text, label\). Put cells"),
-        (b"text;label\na, b;x\n", "line 2 has 2 cells, the first row has 1 .* --delimiter ';' "),
-        (b"text,text,label\na,b,x\n", ".*it has two columns 'text'. Give each column a name of its own"),
-        (b"text,label\na,x\ncaf\xe9,y\n", ".*can't decode byte 0xe9 in position 18: .*--encoding: latin-1"),
-        ("text,label\na,x\n".encode("utf-16"), ".*can't decode byte 0xff in position 0: .*utf-16"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_named(tmp_path, content, message):
-    for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
-        with pytest.raises(UserError, match=f"{name}.*{message}"):
-            rows_in(write_file(tmp_path / name, data))
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "UTF-8", "utf8", "utf-8-sig"])
@@ -172,9 +121,8 @@ FILES = {
 """Files as writers make them, and as people make them (written None: quotes wherever they stand)."""
 
 
-@pytest.mark.parametrize("files", [200, pytest.param(2000, marks=pytest.mark.slow)])
-def test_rows_are_those_of_other_readers_or_refused(tmp_path, files):
-    @settings(max_examples=files, deadline=None)
+def test_rows_are_those_of_other_readers_or_refused(tmp_path):
+    @settings(max_examples=200, deadline=None)
     @given(**FILES)
     def compare(**file):
         compare_readers(tmp_path, **file)

@@ -4,7 +4,6 @@ The README beside this file says what is frozen, and what changes by design.
 """
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -12,7 +11,6 @@ import random
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
+from common import write_csv
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
@@ -140,10 +139,7 @@ def write_data(folder: Path) -> dict[str, Path]:
     every, files, start = rows(160, seed=0), {}, 0
     for split, count in (("train", 96), ("validation", 32), ("test", 32)):
         files[split] = folder / f"{split}.csv"
-        with files[split].open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["text", "label"])
-            writer.writeheader()
-            writer.writerows(every[start : start + count])
+        write_csv(files[split], every[start : start + count])
         start += count
     return files
 
@@ -154,21 +150,10 @@ def tokenizer() -> BertTokenizer:
     return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, model_max_length=64)
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums are in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def command(*words: object) -> str:
     """Runs `hf-posenc` with these words in this process; returns what it printed on standard output."""
     printed = io.StringIO()
-    with one_thread(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         app([str(word) for word in words], standalone_mode=False)
     return printed.getvalue()
 
@@ -297,6 +282,7 @@ def compared(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Writes the frozen values, and the checkpoint that they are of."""
+    torch.set_num_threads(1)  # sums are in one order, as in the tests
     save_file(all_logits(), LOGITS)
     values: dict[str, Any] = {}
     for name, compute in (("trained", trained), ("converted", converted), ("compared", compared)):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 WRITER, READER, STRANGER = "hf_writerWRITERwriter", "hf_readerREADERreader", "hf_nobody"
@@ -84,8 +84,7 @@ class Fault:
     """Alters what is sent instead."""
 
 
-@dataclass
-class Request:
+class Request(NamedTuple):
     method: str
     path: str
     token: str | None
@@ -239,8 +238,6 @@ class Api(Handler):
         ("POST", "/api/validate-yaml", "validate"),
         ("POST", rf"/api/models/{_id}/preupload/(?P<revision>.+)", "preupload"),
         ("POST", rf"/api/models/{_id}/commit/(?P<revision>.+)", "commit"),
-        ("POST", rf"/api/models/{_id}/discussions", "new_pull"),
-        ("GET", rf"/api/models/{_id}/discussions/(?P<number>\d+)", "pull"),
         ("POST", rf"/api/models/{_id}/branch/(?P<name>.+)", "new_branch"),
         ("GET", rf"/api/models/{_id}/tree/(?P<revision>refs/pr/\d+|[^/]+)(?:/(?P<path>.+))?", "tree"),
         ("GET", rf"/api/models/{_id}(?:/revision/(?P<revision>.+))?", "info"),
@@ -323,29 +320,10 @@ class Api(Handler):
         repo.refs[f"refs/pr/{len(repo.pulls)}"] = repo.refs["main"]
         return len(repo.pulls)
 
-    def new_pull(self, repo: str) -> None:
-        self.query["create_pr"] = "1"  # anybody may propose
-        self.send(200, {"num": self._open(self.repository(repo, write=True), self.json()["title"])})
-
-    def pull(self, repo: str, number: str) -> None:
-        title = self.repository(repo).pulls[int(number) - 1]
-        fields = {"title": title, "num": int(number), "status": "draft", "isPullRequest": True, "events": []}
-        fields |= {"repo": {"name": repo, "type": "model"}, "author": {"name": "you"}}
-        fields |= {"createdAt": "2026-01-01T00:00:00.000Z", "filesWithConflicts": []}
-        self.send(200, {**fields, "changes": {"base": "refs/heads/main"}, "diff": ""})
-
     # ---- writing ------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        text = self.json()["content"]
-        errors = []
-        if text.startswith("---"):
-            head = text.split("\n---", 1)
-            if len(head) == 1 or "\t" in head[0]:
-                errors.append({"message": "the metadata isn't valid YAML"})
-            if "model-index:" in head[0] and "metrics:" not in head[0]:
-                errors.append({"message": '"model-index[0].results[0].metrics" is required'})
-        self.send(400 if errors else 200, {"errors": errors, "warnings": []})
+        self.send(200, {"errors": [], "warnings": []})
 
     def preupload(self, repo: str, revision: str) -> None:
         repository = self.repository(repo, write=True)

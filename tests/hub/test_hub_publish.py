@@ -23,7 +23,8 @@ from hf_posenc.hub import publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
 from hf_posenc.markdown import HERE
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/own_scheme/recency.py"
 
 
 @pytest.mark.slow
@@ -118,6 +119,39 @@ def test_the_command_publishes_a_users_own_scheme(
     assert "recency.py" in hub.files("me/own", "v1")
     assert "with the scheme `learned+recency`. Not all are those of the hf_posenc" in text
     assert ModelCard(text).data.pipeline_tag == "fill-mask"
+
+
+def test_saving_with_a_push_sends_what_push_to_hub_sends(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # it is another test's Hub's
+    with schemes_restored("recency"):
+        register_scheme(EXAMPLE, "recency")
+        model = tiny_model("recency", "PosEncForMaskedLM")
+        model.push_to_hub("me/pushed")
+        model.save_pretrained(tmp_path / "saved")  # so its code lies there already, and is sent all the same
+        model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id="me/saved")
+    saved, pushed = (hub.files(repo) for repo in ("me/saved", "me/pushed"))
+    assert {"scheme_table.py", "modeling_posenc.py", "recency.py", "model.safetensors"} <= saved.keys()
+    for name in (saved.keys() | pushed.keys()) - {"README.md", ".gitattributes"}:
+        assert saved[name] == pushed[name], name
+
+
+def test_the_code_of_the_page_of_cards_loads_what_it_publishes(
+    hub: Hub, unverified: None, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "model_cards/README.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    checkpoint.rename(tmp_path / "runs" / "mine")
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    exec(code, made := {})
+    assert type(made["classifier"]).__name__ == "PosEncForSequenceClassification"
+    assert made["commit"] in hub.repos["me/mine"].commits
+    assert f"`{made['commit']}`" in hub.files("me/mine")["README.md"].decode()
+    assert any((tmp_path / "cache").rglob("model.safetensors"))
 
 
 def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, unverified: None) -> None:

@@ -52,6 +52,8 @@ def alone(model: PosEncModel, sequence: torch.Tensor) -> torch.Tensor:
 
 GATED = {"mlp_gated": True}
 BARE = {"attention_bias": False, "mlp_bias": False}
+EUROBERT = {**GATED, **BARE, "norm_position": "pre_only", "norm_type": "rms_norm"}
+ESM = {"norm_position": "pre_only", "token_dropout": int(SEQUENCES[0][3])}
 ARGUMENTS = [
     ("sinusoidal", {"learned_scale": True}),
     ("fourier", {"num_frequencies": 5, "intermediate_size": 9, "gamma": 2.0, "reference_length": 7}),
@@ -96,7 +98,7 @@ VARIANTS = [
     ("scheme", "fields"),
     [
         *((scheme, {}) for scheme in (*BUILTIN, *COMBINED)),
-        *((scheme, {"norm_position": "post"}) for scheme in BY_HOOK),
+        *((scheme, fields) for scheme in BY_HOOK for fields in ({"norm_position": "post"}, ESM, EUROBERT)),
         *VARIANTS,
     ],
 )
@@ -163,6 +165,8 @@ def pack(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, tor
         *(("SequenceClassification", {"classifier_pooling": pooling}) for pooling in ("mean", "cls", "max")),
         *((name, {}) for name in ("TokenClassification", "MaskedLM")),
         *(("QuestionAnswering", {"unpad_inputs": unpad}) for unpad in (True, False)),
+        *(("MaskedLM", {**ESM, "unpad_inputs": unpad}) for unpad in (True, False)),
+        ("MaskedLM", EUROBERT),
     ],
 )
 def test_packed_rows_give_the_logits_and_the_loss_of_separate_sequences(name, fields, scheme):
@@ -384,6 +388,16 @@ def test_scaled_embeddings_multiply_tokens_alone():
     with torch.no_grad():
         other.embeddings.word_embeddings.weight *= 32**0.5
     torch.testing.assert_close(model(SEQUENCES[0][None])[0], other(SEQUENCES[0][None])[0], atol=1e-5, rtol=1e-5)
+
+
+def test_token_dropout_is_finite_of_masks_alone_and_leaves_embeddings_that_are_given():
+    model = encoder("none", **ESM)
+    masks = torch.full((1, 3), ESM["token_dropout"])
+    hidden = model(torch.cat((masks, SEQUENCES[0][None, :3]))).last_hidden_state
+    assert torch.isfinite(hidden).all()
+    torch.testing.assert_close(hidden[:1], model(inputs_embeds=torch.zeros(1, 3, 32)).last_hidden_state)
+    words = model.embeddings.word_embeddings(SEQUENCES[0][None, :3])
+    torch.testing.assert_close(hidden[1:], model(inputs_embeds=0.88 * words).last_hidden_state)
 
 
 def test_question_answering_ignores_borders_that_fall_on_padding():

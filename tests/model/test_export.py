@@ -27,6 +27,7 @@ PRICES = ("none", {"problem_type": "regression", "label_mean": 1000.0, "label_sc
 CASES = [("rope", {"rope_parameters": scalings(4, 8)[kind]}) for kind in ("yarn", "dynamic", "longrope")]
 """Of which `dynamic` and `longrope` turn each row by its own length, on both sides of the trained one."""
 CASES += [("none", {"classifier_pooling": pooling}) for pooling in ("cls", "max")]
+CASES += [("none", {"norm_position": "pre_only", "token_dropout": int(BATCHES[0][0][0, 3])})]
 
 
 def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
@@ -34,8 +35,8 @@ def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
     return perturb(PosEncForSequenceClassification(tiny_config(scheme, num_hidden_layers=1, **fields))).eval()
 
 
-# Every scheme is exported by check_scheme, and to ONNX by tests/export/test_export_graphs.py.
-@pytest.mark.parametrize(("scheme", "fields"), others_slow(CASES, PRICES))
+# Every scheme is exported by check_scheme, and to ONNX by tests/exporting/test_export_graphs.py.
+@pytest.mark.parametrize(("scheme", "fields"), others_slow(CASES, PRICES, ("none", {"norm_type": "rms_norm"})))
 def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields):
     model = classifier(scheme, **fields)
     sizes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=2, max=64)}

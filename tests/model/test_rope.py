@@ -11,6 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from hf_posenc import PosEncConfig, PosEncModel, RotatedPosition, apply_rotary
 from hf_posenc.model.position_rope import ROPE_TYPES
+from hf_posenc.model.scheme_rotated import rotate_pairs
 from hf_posenc.model.scheme_table import RotaryPosition
 from hf_posenc.model.seam import ConfigSupport
 from hf_posenc.model.unpadding import TokenLayout, Tokens
@@ -122,18 +123,18 @@ def test_angles_that_are_trained_get_a_gradient():
     torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
 
 
-def test_the_table_that_is_kept_is_that_of_every_length():
-    scheme, q = RotaryPosition(head_dim=8), torch.randn(700, 2, 8, requires_grad=True)
-    row = Tokens.from_positions(torch.arange(5))
-    torch.func.grad(lambda x: (scheme.rotary(row)[0] * x).sum())(torch.ones(()))
-    with torch.inference_mode():
-        scheme.rotary(row)
-    assert not scheme._tables
-    for length in (5, 700, 9):
-        state = scheme.rotary(Tokens.from_positions(torch.arange(length)))
-        assert torch.equal(torch.cat(state, -1)[:, 0], RotaryPosition(head_dim=8).table(torch.arange(length)))
-        scheme.rotate(q[:length], q[:length], state, 0)[0].sum().backward()
-    assert {len(table) for table in scheme._tables.values()} == {1024}
+@pytest.mark.parametrize("pairing", [False, True])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_turns_as_the_code_that_travels(dtype, share, pairing):
+    parameters = {"partial_rotary_factor": share}
+    scheme = RotaryPosition(head_dim=8, rope_parameters=parameters, interleaved=pairing)
+    state = scheme.rotary(Tokens.from_positions(torch.arange(5)))
+    q, k, *gradients = (torch.randn(5, 2, 8, dtype=dtype, requires_grad=True) for _ in range(4))
+    results = []
+    for turned in (scheme.rotate(q, k, state, 0), rotate_pairs(q, k, *state, pairing)):
+        results += [(*turned, *torch.autograd.grad(turned, (q, k), gradients))]
+    torch.testing.assert_close(*results)
 
 
 def packed(*sequences: torch.Tensor) -> dict[str, torch.Tensor]:

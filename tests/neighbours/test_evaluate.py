@@ -9,12 +9,11 @@ import evaluate
 import pytest
 import torch
 from datasets import Dataset
-from remote_code_harness import save_tiny, tiny_tokenizer
+from remote_code_harness import LABELS, save_tiny, tiny_tokenizer
 
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.training.metrics import Accuracy, MacroF1
 
-NAMES = ["bad", "fair", "good"]
 TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for second in "cat dog".split()
          for third in ("old dog", "big cat", "cat that bites", "dog")]  # fmt: skip
 
@@ -26,17 +25,10 @@ def test_the_evaluator_gives_our_own_numbers(tmp_path: Path, metric: type, by_na
     with torch.no_grad():
         predicted = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in TEXTS]
     right = [(number + (row % 3 == 0)) % 3 for row, number in enumerate(predicted)]  # every third is another label
+    given = {"model_or_pipeline": str(tmp_path)} if by_name else {"model_or_pipeline": model, "tokenizer": tokenizer}
     data = Dataset.from_dict({"text": TEXTS, "label": right})
-    scores = evaluate.evaluator("text-classification").compute(
-        model_or_pipeline=str(tmp_path) if by_name else model,
-        tokenizer=None if by_name else tokenizer,
-        data=data,
-        metric=metric(),
-        label_mapping={name: number for number, name in enumerate(NAMES)},
-    )
+    scorer = evaluate.evaluator("text-classification")
+    scores = scorer.compute(**given, data=data, metric=metric(), label_mapping=LABELS)
     expected = metric().compute(predictions=predicted, references=right)
     assert scores[metric.key] == pytest.approx(expected[metric.key])
     assert 0 < scores[metric.key] < 1
-    if metric is Accuracy:
-        assert scores["accuracy"] == pytest.approx(10 / 16)
-    assert scores["samples_per_second"] > 0

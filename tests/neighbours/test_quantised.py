@@ -1,15 +1,13 @@
-"""Dynamic int8 quantisation on CPU, PyTorch's own and torchao's: fewer bytes, nearly the same answers."""
+"""PyTorch's dynamic int8 quantisation on CPU: fewer bytes, nearly the same answers."""
 
 import io
 
 import pytest
 import torch
-from remote_code_harness import BATCH, BUILTIN, tiny_model
+from remote_code_harness import BATCH, BUILTIN, HEAD, tiny_model
 from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as QuantisedLinear
 from torch.ao.quantization import quantize_dynamic
-
-HEAD = "PosEncForSequenceClassification"
 
 
 def size(model: nn.Module) -> int:
@@ -21,7 +19,7 @@ def size(model: nn.Module) -> int:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_quantized_model_gives_nearly_the_same_logits(scheme: str) -> None:
-    model = tiny_model(scheme, HEAD).eval()
+    model = tiny_model(scheme, HEAD)
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     small = quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     # PyTorch looks for the exact type: a subclass of nn.Linear would be left as it is, without a word.
@@ -30,19 +28,5 @@ def test_a_quantized_model_gives_nearly_the_same_logits(scheme: str) -> None:
     assert size(small) < 0.7 * size(model)
     with torch.no_grad():
         expected, logits = model(**BATCH).logits, small(**BATCH).logits
-    assert logits.isfinite().all()
-    assert not torch.equal(logits, expected)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
-
-
-@pytest.mark.parametrize("scheme", BUILTIN)
-def test_torchao_quantizes_the_linear_layers(scheme: str) -> None:
-    quantization = pytest.importorskip("torchao.quantization")
-    model = tiny_model(scheme, HEAD).eval()
-    with torch.no_grad():
-        expected = model(**BATCH).logits
-        way = quantization.Int8DynamicActivationInt8WeightConfig()
-        quantization.quantize_(model, way, lambda layer, name: isinstance(layer, nn.Linear) and "position" not in name)
-        logits = model(**BATCH).logits
     assert not torch.equal(logits, expected)
     torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import common
 import pytest
 import torch
 from clean_process import outputs
-from common import schemes_restored, word_tokenizer
+from common import perturb, schemes_restored, tiny_config, word_tokenizer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertTokenizer
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, register_scheme
-from hf_posenc.model.configuration_posenc import AUTO_MAP
+from hf_posenc import SCHEMES, register_scheme
+from hf_posenc.model.configuration_posenc import AUTO_MAP, MINIMUM_TRANSFORMERS
 
 CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
 CODE = Path(hf_posenc.__file__).parent / "model"
@@ -38,32 +37,14 @@ HEADS = {
     "PosEncForMultipleChoice": "AutoModelForMultipleChoice",
 }
 """The model classes, and the Auto class that loads each."""
-
 HEAD = "PosEncForSequenceClassification"
-HOOKS = ("none", "learned", "rope", "t5", "deberta")
-"""A scheme for each hook: nothing, `embed`, `rotate`, `bias` and `layer_bias`."""
 
 # How a checkpoint travels doesn't depend on its head and its scheme together: one scheme meets all heads.
 ALL_HEADS = [("t5", head) for head in HEADS]
 PAIRS = [*((scheme, HEAD) for scheme in BUILTIN if scheme != "t5"), *ALL_HEADS]
 """The checkpoints: scheme and head. Every scheme, and every head."""
-FEW_PAIRS = [(scheme, head) for scheme, head in PAIRS if scheme in HOOKS]
-"""Of them, a scheme for each hook, and every head."""
 
-
-SOURCES = {pair: ("folder", "hub") if pair in (("t5", HEAD), ("t5", "PosEncModel")) else ("folder",) for pair in PAIRS}
-"""Where a stranger finds each of them."""
-
-PIPELINES = {
-    "text-classification": "PosEncForSequenceClassification",
-    "token-classification": "PosEncForTokenClassification",
-    "fill-mask": "PosEncForMaskedLM",
-}
-"""Tasks of `transformers.pipeline`, and the class that each is tested with."""
-
-DTYPES = ("bfloat16", "float16")
-HALVES = [(scheme, dtype) for number, scheme in enumerate(HOOKS) for dtype in DTYPES[number % 2 :][:1]]
-
+LABELS = {"bad": 0, "fair": 1, "good": 2}
 WORDS = "the a dog cat sees chased bites and that who old big".split()
 TEXTS = ["The [MASK] chased the old cat", "a big cat sees [MASK] dog and the cat that bites", "cat [MASK]"]
 
@@ -80,25 +61,14 @@ BATCH: dict[str, Tensor] = {
     "token_type_ids": torch.tensor([[0] * 5 + [1] * 7, [0] * 12, [0] * 4 + [1] * 8, [0] * 12]),
 }
 BATCH["attention_mask"] = (BATCH["input_ids"] != 0).long()
-BARE_BATCH = {"input_ids": BATCH["input_ids"]}
-"""What a model must take too: tokens and nothing else."""
-
-
-def tiny_config(scheme: str, **overrides: Any) -> PosEncConfig:
-    labels = {"bad": 0, "fair": 1, "good": 2}
-    values: dict[str, Any] = {"vocab_size": 100, "intermediate_size": 64, "hidden_dropout_prob": 0.1}
-    values |= {"id2label": {number: label for label, number in labels.items()}, "label2id": labels}
-    return common.tiny_config(scheme, **{**values, **overrides})
 
 
 def tiny_model(scheme: str, head: str, **overrides: Any) -> Any:
     """A model in eval mode whose weights are all far from their start, so that each of them shows in the outputs."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    labels = {"id2label": {number: label for label, number in LABELS.items()}, "label2id": LABELS}
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = getattr(hf_posenc, head)(tiny_config(scheme, **overrides)).eval()
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.2)
-    return model
+        return perturb(getattr(hf_posenc, head)(tiny_config(scheme, **{**labels, **overrides}))).eval()
 
 
 def tiny_tokenizer() -> BertTokenizer:
@@ -122,24 +92,17 @@ class Checkpoints:
         folder = self.root / scheme / head / "checkpoint"
         return folder if folder.exists() else save_tiny(folder, scheme, head)
 
-    def expected(self, scheme: str, head: str = HEAD, dtype: str = "float32") -> dict[str, Tensor]:
+    def expected(self, scheme: str, head: str = HEAD) -> dict[str, Tensor]:
         """What the model that was saved gives for `BATCH`."""
-        return outputs(tiny_model(scheme, head).to(getattr(torch, dtype)), BATCH)
-
-
-def changed(checkpoint: Path, folder: Path, **values: object) -> Path:
-    """A copy of a checkpoint whose config.json says something else."""
-    shutil.copytree(checkpoint, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-    return folder
+        return outputs(tiny_model(scheme, head), BATCH)
 
 
 def borrower(checkpoint: Path, folder: Path, repository: str) -> Path:
-    """A copy of a checkpoint without code, which uses a repository's."""
-    changed(checkpoint, folder, auto_map={auto: f"{repository}--{name}" for auto, name in AUTO_MAP.items()})
-    for file in folder.glob("*.py"):
-        file.unlink()
+    """A copy of a checkpoint without code, which uses a repository's; its config is of a later version, too."""
+    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("*.py"))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"auto_map": {auto: f"{repository}--{name}" for auto, name in AUTO_MAP.items()}}
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_sise": 7, "posenc_version": "9999.1.0"}))
     return folder
 
 
@@ -161,23 +124,21 @@ class Report:
     tensors: dict[str, Tensor]
 
     def answer(self, job: str) -> dict[str, Any]:
-        """What a job that went well said."""
+        """What a job that went well said; the code was the checkpoint's."""
         answer = self.jobs[job]
         assert "error" not in answer, f"{job} failed in the clean process:\n{answer['traceback']}"
+        assert answer["module"].startswith("transformers_modules.")
         return answer
 
     def outputs(self, job: str) -> dict[str, Tensor]:
-        self.answer(job)
         return {name.partition("#")[2]: t for name, t in self.tensors.items() if name.partition("#")[0] == job}
 
 
 def model_job(
-    name: str, load: Path | str, auto_class: str = HEADS[HEAD], save: Path | None = None, **options: Any
+    load: Path | str, auto_class: str = HEADS[HEAD], save: Path | None = None, trust: bool = True
 ) -> dict[str, Any]:
-    """An order to load a model with trust, unless the options say otherwise, and to save it again if it says where."""
-    job = {"kind": "model", "id": name, "load": str(load), "auto_class": auto_class}
-    job["options"] = {"trust_remote_code": True, **options}
-    return {**job, "save": str(save)} if save else job
+    """An order to load a model, and to save it again if it says where."""
+    return {"load": str(load), "auto_class": auto_class, "trust": trust, "save": save and str(save)}
 
 
 def clean_environment(hf_home: Path) -> dict[str, str]:
@@ -187,34 +148,22 @@ def clean_environment(hf_home: Path) -> dict[str, str]:
     return {**kept, "HF_HOME": str(hf_home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def run_clean(
-    jobs: list[dict[str, Any]],
-    workplace: Path,
-    hf_home: Path,
-    *,
-    pretend_transformers_is: str | None = None,
-    environment: dict[str, str] | None = None,
-) -> Report:
-    """Does jobs (see clean_process.py) in one new process without hf_posenc, and without a network unless told so."""
-    workplace.mkdir(parents=True, exist_ok=True)
-    batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
-    save_file(BATCH, batch)
-    orders: dict[str, Any] = {"jobs": jobs, "batch": str(batch), "report": str(report), "tensors": str(tensors)}
-    if pretend_transformers_is is not None:
-        orders["pretend_transformers_is"] = pretend_transformers_is
-    order.write_text(json.dumps(orders))
+def run_clean(jobs: dict[str, dict[str, Any]], place: Path, hf_home: Path) -> Report:
+    """Does jobs (see clean_process.py) in one new process without hf_posenc, network, or a newer transformers."""
+    place.mkdir(parents=True)
+    save_file(BATCH, place / "batch")
+    (place / "order").write_text(json.dumps({"jobs": jobs, "version": MINIMUM_TRANSFORMERS}))
     done = subprocess.run(
-        [sys.executable, "-I", str(CLEAN_PROCESS), str(order)],
-        cwd=workplace,
-        env={**clean_environment(hf_home), **(environment or {})},
+        [sys.executable, "-I", str(CLEAN_PROCESS), str(place)],
+        cwd=place,
+        env=clean_environment(hf_home),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, f"the clean process died:\n{done.stderr[-4000:]}"
-    contents = json.loads(report.read_text())
-    return Report(contents["hidden"], contents["jobs"], load_file(tensors) if jobs else {})
+    return Report(**json.loads((place / "report").read_text()), tensors=load_file(place / "tensors"))
 
 
 def assert_same_outputs(outputs: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-6) -> None:
@@ -222,21 +171,6 @@ def assert_same_outputs(outputs: dict[str, Tensor], expected: dict[str, Tensor],
     assert outputs.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(outputs[name], value, rtol=0, atol=atol, msg=lambda text, n=name: f"{n}: {text}")
-
-
-@contextlib.contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Inside, memory that nobody wrote to is NaN (or the largest integer), wherever PyTorch hands it out."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        assert torch.empty_like(torch.zeros(8)).isnan().all()
-        assert torch.zeros(8).new_empty(8).isnan().all()
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.utils.deterministic.fill_uninitialized_memory = before[1]
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"

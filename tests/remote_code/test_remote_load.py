@@ -1,44 +1,67 @@
-"""Somebody without hf_posenc loads a checkpoint with trust_remote_code=True and gets the numbers of its author."""
+"""Strangers load a checkpoint by its own code; who has hf_posenc loads it by the local classes, without a question."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from remote_code_harness import (
+    ALL_HEADS,
     BATCH,
-    HALVES,
     HEAD,
     HEADS,
-    HOOKS,
     OWN,
     PAIRS,
-    PIPELINES,
-    SOURCES,
     TEXTS,
     Checkpoints,
     Report,
     assert_same_outputs,
-    tiny_config,
-    tiny_model,
-    tiny_tokenizer,
+    borrower,
+    model_job,
+    outputs,
+    put_in_hub_cache,
+    run_clean,
 )
 from safetensors.torch import load_file
-from transformers import pipeline
 
 import hf_posenc
-from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.schemes.support import code_files
+from hf_posenc.model.configuration_posenc import AUTO_MAP, MINIMUM_TRANSFORMERS
 
-pytestmark = pytest.mark.slow  # a process; one checkpoint is loaded so by the quick tests of hub/
+REPOSITORY = f"me/t5.{HEAD}-v1"
 
 
+@pytest.fixture(scope="module")
+def stranger(checkpoints: Checkpoints, own: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A process without hf_posenc, whose transformers says it is the oldest that will do.
+
+    It loads every checkpoint, and saves it again.
+    """
+    place = tmp_path_factory.mktemp("stranger")
+    folder = checkpoints.folder("t5")
+    put_in_hub_cache(folder, place / "home", REPOSITORY)
+    folders = {f"{scheme}/{head}": checkpoints.folder(scheme, head) for scheme, head in PAIRS}
+    jobs = {name: model_job(path, HEADS[name.partition("/")[2]], place / name) for name, path in folders.items()}
+    jobs |= {f"own {name}": model_job(path, save=place / f"own {name}") for name, (path, _) in own.items()}
+    jobs["hub"] = model_job(REPOSITORY, save=place / "hub")
+    jobs["borrower"] = model_job(borrower(folder, place / "without code", REPOSITORY), save=place / "borrower")
+    jobs["no trust"] = model_job(folder, trust=False)
+    jobs["pipeline"] = {"task": "text-classification", "texts": TEXTS, "load": str(folder)}
+    report = run_clean(jobs, place / "work", place / "home")
+    for name, job in jobs.items():
+        report.jobs[name]["saved"] = job.get("save")
+    return report
+
+
+@pytest.mark.slow  # a process; one checkpoint is loaded so by golden/test_release.py
 def test_a_stranger_has_no_hf_posenc_and_is_asked_for_trust(stranger: Report) -> None:
     # The control of all that follows: the code does come from the folder.
     assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
     assert [job for job, answer in stranger.jobs.items() if "error" in answer] == ["no trust"]
-    assert "trust_remote_code=True" in stranger.jobs["no trust"]["message"]
+    assert "trust_remote_code=True" in stranger.jobs["no trust"]["error"]
 
 
 def test_every_model_class_is_tested() -> None:
@@ -50,92 +73,82 @@ def test_every_model_class_is_tested() -> None:
     }
 
 
-def assert_complete(saved: Path, original: Path) -> None:
-    """It holds what the original does, and nothing in it points to where it came from."""
-    code, again = ({path.name: path.read_bytes() for path in folder.glob("*.py")} for folder in (original, saved))
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [*(f"{s}/{h}" for s, h in PAIRS), "hub", "borrower", *(f"own {name}" for name in OWN)])
+def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(
+    checkpoints: Checkpoints, own: dict[str, Any], stranger: Report, job: str
+) -> None:
+    """Nothing in what is saved points to where it came from."""
+    scheme, _, head = (job if "/" in job else f"t5/{HEAD}").partition("/")
+    if job.startswith("own "):
+        folder, expected = own[job.removeprefix("own ")]
+    else:
+        folder, expected = checkpoints.folder(scheme, head), checkpoints.expected(scheme, head)
+    answer = stranger.answer(job)
+    assert (answer["class"], answer["wrong"], answer["training"]) == (head, [], False)
+    assert_same_outputs(stranger.outputs(job), expected)
+    saved = Path(answer["saved"])
+    code, again = ({path.name: path.read_bytes() for path in place.glob("*.py")} for place in (folder, saved))
     assert again == code
     assert json.loads((saved / "config.json").read_text())["auto_map"] == AUTO_MAP
-    weights, expected = (load_file(folder / "model.safetensors") for folder in (saved, original))
-    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
+    weights, written = (load_file(place / "model.safetensors") for place in (saved, folder))
+    torch.testing.assert_close(weights, written, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("scheme", "head", "source"), [(*pair, source) for pair in PAIRS for source in SOURCES[pair]])
-def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(
-    checkpoints: Checkpoints, stranger: Report, scheme: str, head: str, source: str
+@pytest.mark.slow
+def test_a_pipeline_gives_a_stranger_the_same_results(checkpoints: Checkpoints, stranger: Report) -> None:
+    pipe = transformers.pipeline("text-classification", model=str(checkpoints.folder("t5")))
+    for theirs, text in zip(stranger.answer("pipeline")["results"], TEXTS, strict=True):
+        (expected,) = pipe(text)  # one text at a time, so no padding
+        assert theirs == {**expected, "score": pytest.approx(expected["score"], abs=1e-5)}
+
+
+@pytest.fixture
+def no_remote_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question to the user, or code that comes from a checkpoint, fails the test."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(f"asked the user, or ran code from a checkpoint: {args}")
+
+    monkeypatch.setattr("builtins.input", refuse)
+    monkeypatch.setattr("transformers.dynamic_module_utils.get_class_in_module", refuse)
+
+
+@pytest.mark.parametrize("options", [{}, {"trust_remote_code": True}, {"trust_remote_code": False}], ids=str)
+@pytest.mark.usefixtures("no_remote_code")
+@pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)
+def test_the_local_classes_load_a_folder(
+    checkpoints: Checkpoints, scheme: str, head: str, options: dict[str, Any]
 ) -> None:
-    job, folder = f"{scheme}/{head}/{source}", checkpoints.folder(scheme, head)
-    answer = stranger.answer(job)
-    assert answer["class"] == head
-    assert answer["module"].startswith("transformers_modules.")
-    assert answer["missing"] == answer["unexpected"] == []
-    assert not answer["training"]
-    assert_same_outputs(stranger.outputs(job), checkpoints.expected(scheme, head))
-    assert {path.name: path.read_text() for path in folder.glob("*.py")} == code_files(tiny_config(scheme))
-    assert_complete(Path(answer["saved"]), folder)
+    model = getattr(transformers, HEADS[head]).from_pretrained(checkpoints.folder(scheme, head), **options)
+    assert type(model) is getattr(hf_posenc, head)
+    assert type(model.config) is hf_posenc.PosEncConfig
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme, head))
 
 
-def test_what_borrows_its_code_has_its_own_when_saved_again(checkpoints: Checkpoints, stranger: Report) -> None:
-    answer = stranger.answer("borrower")
-    assert answer["module"].startswith("transformers_modules.")
-    assert_same_outputs(stranger.outputs("borrower"), checkpoints.expected("t5"))
-    assert_complete(Path(answer["saved"]), checkpoints.folder("t5"))
+@pytest.mark.usefixtures("no_remote_code")
+def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    folder = borrower(checkpoints.folder("t5", "PosEncModel"), tmp_path / "borrower", "me/code")
+    model = transformers.AutoModel.from_pretrained(folder)
+    assert type(model) is hf_posenc.PosEncModel
+    model.save_pretrained(tmp_path / "again")
+    assert "me/code" not in (tmp_path / "again" / "config.json").read_text()
+    assert (tmp_path / "again" / "modeling_posenc.py").exists()
 
 
-@pytest.mark.parametrize(("scheme", "dtype"), HALVES)
-def test_a_stranger_gets_the_same_outputs_in_half_precision(
-    checkpoints: Checkpoints, stranger: Report, scheme: str, dtype: str
-) -> None:
-    job = f"{scheme}/{dtype}"
-    assert stranger.answer(job)["dtypes"] == [f"torch.{dtype}"]
-    assert_same_outputs(stranger.outputs(job), checkpoints.expected(scheme, HEAD, dtype))
+def test_the_refusal_of_remote_code_is_real(no_remote_code: None, checkpoints: Checkpoints) -> None:
+    # The control of these: what `no_remote_code` watches is what a checkpoint's own code comes through.
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    with pytest.raises(AssertionError, match="code from a checkpoint"):
+        get_class_from_dynamic_module("modeling_posenc.PosEncModel", checkpoints.folder("t5", "PosEncModel"))
 
 
-def test_unknown_keys_change_nothing_for_a_stranger(checkpoints: Checkpoints, stranger: Report) -> None:
-    assert_same_outputs(stranger.outputs("of the future"), checkpoints.expected("t5"))
-
-
-@pytest.mark.parametrize("scheme", HOOKS)
-def test_a_configuration_alone_reaches_a_stranger_and_builds_a_new_model(stranger: Report, scheme: str) -> None:
-    answer = stranger.answer(f"{scheme}/config")
-    assert answer["module"].startswith("transformers_modules.")
-    with torch.device("meta"):  # the configuration is that of a model
-        built = hf_posenc.PosEncModel(tiny_config(scheme))
-    mine = json.loads(built.config.to_json_string(use_diff=False))
-    theirs = {name: answer["config"].get(name) for name in mine}
-    # What a model's checkpoint says beyond its configuration.
-    for name in ("architectures", "dtype", "_name_or_path", "transformers_version"):
-        mine.pop(name, None)
-        theirs.pop(name, None)
-    assert theirs == mine
-    assert answer["class"] == "PosEncForMaskedLM"
-    logits = stranger.outputs(f"{scheme}/config")["logits"]
-    assert logits.isfinite().all()
-    assert logits.shape == (*BATCH["input_ids"].shape, 100)
-
-
-@pytest.mark.parametrize(("task", "head"), PIPELINES.items())
-def test_a_pipeline_gives_a_stranger_the_same_results(stranger: Report, task: str, head: str) -> None:
-    answer = stranger.answer(task)
-    assert answer["class"] == head
-    assert answer["module"].startswith("transformers_modules.")
-    # The author's: one text at a time, so no padding, with a tokenizer and a model made by hand.
-    pipe = pipeline(task, model=tiny_model("t5", head), tokenizer=tiny_tokenizer())
-    for their_results, expected in zip(answer["found"], [pipe(text) for text in TEXTS], strict=True):
-        their_results, expected = ([each] if isinstance(each, dict) else each for each in (their_results, expected))
-        assert len(their_results) == len(expected) > 0
-        for their_result, our_result in zip(their_results, expected, strict=True):
-            assert {**their_result, "score": 0} == {**our_result, "score": 0}
-            assert their_result["score"] == pytest.approx(float(our_result["score"]), abs=1e-5)
-
-
-@pytest.mark.parametrize("source", ["folder", "hub"])
-@pytest.mark.parametrize("name", OWN)
-def test_a_users_own_scheme_reaches_a_stranger_too(
-    own: dict[str, Any], stranger: Report, name: str, source: str
-) -> None:
-    folder, expected = own[name]
-    answer = stranger.answer(f"own {name}/{source}")
-    assert answer["module"].startswith("transformers_modules.")
-    assert_same_outputs(stranger.outputs(f"own {name}/{source}"), expected)
-    assert_complete(Path(answer["saved"]), folder)
-    assert stranger.answer(f"own {name}/config")["class"] == HEAD
+def test_under_a_transformers_that_is_too_old_one_error_names_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"transformers": "5.2.0"}.get(name) or real(name))
+    monkeypatch.delitem(sys.modules, "hf_posenc.model.configuration_posenc")
+    message = rf"(?s)transformers>={MINIMUM_TRANSFORMERS} is required.*5\.2\.0.*pip install -U"
+    with pytest.raises(ImportError, match=message) as refused:
+        importlib.import_module("hf_posenc.model.configuration_posenc")
+    assert (refused.value.__cause__ or refused.value.__context__) is None

@@ -18,7 +18,6 @@ from remote_code_harness import (
     assert_same_outputs,
     outputs,
     own_schemes,
-    put_in_hub_cache,
 )
 from safetensors.torch import load_file
 from torch import Tensor
@@ -148,16 +147,6 @@ class Mine(PositionScheme):
 """
 
 
-def assert_refused(path: Path, message: str, out: Path) -> None:
-    """Saving the model of a scheme file, or its config alone, is refused, and nothing is written."""
-    with registered_file(path) as config:
-        model = PosEncModel(config)
-        for save in (model.save_pretrained, model.config.save_pretrained):
-            with pytest.raises(ValueError, match=message):
-                save(out)
-    assert not out.exists()
-
-
 INNER = """
 from hf_posenc import PositionScheme
 def make():
@@ -172,6 +161,7 @@ Mine = make()
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (GOOD, "scheme_factory.py has the name of a file of ours.*Rename it"),
         ("from hf_posenc import PosEncModel\n" + GOOD, r"my_scheme.py, line 1: 'from hf_posenc"),
         ("import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
         ("from hf_posenc.model.scheme_factory import make_scheme\n" + GOOD, "may import PositionScheme"),
@@ -202,12 +192,13 @@ def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_writte
 ) -> None:
     (tmp_path / "sibling.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert_refused(own_module(tmp_path, text), message, tmp_path / "out")
-
-
-def test_a_file_named_like_one_of_ours_is_refused(tmp_path: Path) -> None:
-    path = own_module(tmp_path, GOOD, "scheme_factory.py")
-    assert_refused(path, "scheme_factory.py has the name of a file of ours.*Rename it", tmp_path / "out")
+    path = own_module(tmp_path, text, "scheme_factory.py" if text == GOOD else "my_scheme.py")
+    with registered_file(path) as config:
+        model = PosEncModel(config)
+        for save in (model.save_pretrained, model.config.save_pretrained):
+            with pytest.raises(ValueError, match=message):
+                save(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +231,6 @@ def theirs(tmp_path: Path) -> Path:
     return tmp_path / "theirs"
 
 
-@pytest.mark.parametrize("where", ["folder", "hub"])
 @pytest.mark.parametrize(
     ("file", "change", "warns"),
     [
@@ -250,23 +240,20 @@ def theirs(tmp_path: Path) -> Path:
     ],
 )
 def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved(
-    where: str, file: str, change: str, warns: bool, theirs: Path, tmp_path: Path,
+    file: str, change: str, warns: bool, theirs: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    source = str(theirs)
-    if where == "hub":
-        put_in_hub_cache(theirs, tmp_path / "home", source := "me/theirs")
     ours = GOOD.replace("x + tokens.positions", change or "x + tokens.positions")
     with registered_file(own_module(tmp_path, ours, file)):
-        model = PosEncModel.from_pretrained(source, cache_dir=tmp_path / "home" / "hub")
+        model = PosEncModel.from_pretrained(theirs)
         model.save_pretrained(tmp_path / "again")
     assert (change or "x + tokens.positions") in (tmp_path / "again" / file).read_text()
     lines = [line for line in caplog.messages if "'mine'" in line]
     assert len(lines) == warns
     if warns:
         assert "my_scheme.py" in lines[0]
-        assert source in lines[0]
+        assert str(theirs) in lines[0]
         assert f"{Path(file).stem}.Mine, which is registered here, runs, and is what saving writes" in lines[0]
         assert "in a process that doesn't register 'mine', with trust_remote_code=True" in lines[0]
 

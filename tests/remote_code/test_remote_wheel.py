@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_code_harness import BATCH, BUILTIN, clean_environment, tiny_config
+from common import tiny_config
+from remote_code_harness import BATCH, BUILTIN, clean_environment
 from safetensors.torch import load_file, save_file
 
 from hf_posenc.schemes.support import code_files

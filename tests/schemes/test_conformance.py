@@ -71,7 +71,7 @@ def test_variants_pass_every_check(scheme, kwargs):
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-# That sound ones can be exported and load as remote code: strangers/, test_new_scheme.py.
+# That sound ones can be exported and load as remote code: test_new_scheme.py.
 BROKEN = [
     (broken.Random, "repeats", "the same input twice: they differ by .*draw no random numbers", None),
     (broken.ChangesPositions, "repeats", r"embed changes tokens\.positions in place", None),

@@ -408,7 +408,7 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     assert results(whole)["options"]["output"] == "whole"
 
 
-MOVE = "hf_posenc.checkpoints.keeper._move"
+LISTING = "hf_posenc.checkpoints.keeper.write_json"
 
 
 def _full(*args, **kwargs):
@@ -419,7 +419,7 @@ def _full(*args, **kwargs):
     ("target", "message"),
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
-        (MOVE, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
+        (LISTING, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
         (
             "hf_posenc.training.report.TrainingReport.card",
             "failed: No space left on device. Make room, .*checkpoint-10'",
@@ -461,7 +461,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
 def test_a_run_whose_end_could_not_be_written_ends_in_its_best_weights_where_it_is_moved(files, tmp_path, monkeypatch):
     expected = train(tmp_path / "expected", **files, **BEST)
     assert expected.report.best["step"] < 30
-    monkeypatch.setattr(MOVE, _full)
+    monkeypatch.setattr(LISTING, _full)
     with pytest.raises(UserError, match=r"Make room, .*checkpoint-30'. The same command with --resume"):
         train(tmp_path / "run", **files, **BEST)
     monkeypatch.undo()
@@ -486,14 +486,34 @@ def test_results_name_files_without_their_folders(whole, tmp_path, monkeypatch):
 # ---- weights that are no numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("evaluated", [True, False])
-def test_a_training_that_diverges_ends_before_it_is_scored_or_saved(tmp_path, files, evaluated):
-    options = {"save_strategy": "epoch", "epochs": 4, "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0}
-    options |= {"initializer_range": 1e20, **(files if evaluated else {"data": files["data"]})}
-    message = r"diverged: after step \d+ \d+ weights hold NaN or infinity.*--learning-rate below 1.0"
+UNSTABLE = {"epochs": 2, "save_strategy": "epoch", "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0}
+
+
+@pytest.mark.parametrize(("scale", "step", "rate"), [(1e20, 1, "0"), (1e7, 3, "1")])
+def test_a_loss_that_is_no_number_ends_the_run_at_its_step(tmp_path, files, scale, step, rate):
+    options = {**UNSTABLE, **files, "initializer_range": scale, "norm_position": "pre"}
+    message = f"diverged: in step {step}, at a learning rate of {rate}, the loss is nan.*--learning-rate below 1.0"
     with pytest.raises(Diverged, match=message):
         train(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()  # a smaller rate may have its name
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_gradient_norm_that_is_no_number_ends_the_run_at_its_step(tmp_path, files, call_at, on_gpu, monkeypatch):
+    if on_gpu:  # the norm is looked at in the step that follows
+        monkeypatch.setattr("hf_posenc.training.recipe.trains_on_cpu", lambda _: False)
+    call_at("on_step_begin", 5, lambda model: model.classifier.out_proj.weight.register_hook(lambda grad: grad * 1e40))
+    with pytest.raises(Diverged, match=r"in step 6, at a learning rate of \d.*, the gradient norm is inf"):
+        train(tmp_path / "run", **files, **EVERY_4, bf16=False, dataloader_pin_memory=False)
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-4"]
+
+
+def test_weights_that_are_no_numbers_after_the_last_step_are_neither_scored_nor_saved(tmp_path, files, call_at):
+    call_at("on_step_end", 10, lambda model: next(model.parameters()).data.fill_(float("nan")))
+    message = r"diverged: after step 10 1 weights hold NaN or infinity, .*--learning-rate below"
+    with pytest.raises(Diverged, match=message):
+        train(tmp_path / "run", **files)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("save_steps", [4, 100])

@@ -40,7 +40,7 @@ for _size in SIZES.values():
 _BUILT_WITH = (
     *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
     *("mlp_gated", "attention_bias", "mlp_bias"),
-    *("layer_norm_eps", "norm_position", "scale_embeddings", "classifier_hidden_act"),
+    *("layer_norm_eps", "norm_position", "norm_type", "token_dropout", "scale_embeddings", "classifier_hidden_act"),
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
@@ -108,6 +108,11 @@ class PackageSupport(ConfigSupport):
             raise ValueError(
                 f"label_mean={config.label_mean} and label_scale={config.label_scale} are for a regression, and "
                 "problem_type is None. Give problem_type='regression' too."
+            )
+        if config.token_dropout is not None and config.token_dropout >= config.vocab_size:
+            raise ValueError(
+                f"token_dropout={config.token_dropout} is outside the vocabulary of {config.vocab_size} tokens. Give the "
+                "id of the mask token, or None."
             )
         names = config.architectures or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

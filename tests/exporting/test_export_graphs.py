@@ -29,6 +29,7 @@ GATED = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "hidden_
 NARROW = {"position_embedding_kwargs": {"window": {"sliding_window": 2}}}
 PRICES = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_scale": 200.0}
 ONE_TYPE = {"type_vocab_size": 0}
+MODERN = {"norm_position": "pre_only", "norm_type": "rms_norm", "token_dropout": 7}
 CASES = {
     f"{to}-{scheme}": (to, scheme, head, fields)
     for to, scheme, head, fields in (
@@ -37,9 +38,9 @@ CASES = {
         ("onnx", "lspe+fire+mlp_bias+relative_key_query+pope", "ForMaskedLM", {}),
         ("onnx", "tupe+deberta+test_slope+test_layer_distance", "Model", {}),
         ("onnx", "cable+window+dual_triangle", "ForMultipleChoice", NARROW),
-        ("onnx", "none", "ForSequenceClassification", {**PRICES, **ONE_TYPE}),
+        ("onnx", "none", "ForSequenceClassification", {**PRICES, **ONE_TYPE, **MODERN}),
         ("openvino", "rope", "ForSequenceClassification", {}),
-        ("openvino", f"{EVERY_HOOK_AT_ONCE}+deberta", "ForQuestionAnswering", {}),
+        ("openvino", f"{EVERY_HOOK_AT_ONCE}+deberta", "ForQuestionAnswering", MODERN),
         ("openvino", "cable+window+dual_triangle+pope", "ForMultipleChoice", {**NARROW, **ONE_TYPE}),
     )
 }

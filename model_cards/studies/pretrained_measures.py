@@ -1,0 +1,222 @@
+"""What the pretrained models of the study can do: loss at other lengths, BLiMP, fine-tuning; and the study's tables.
+
+    python -m model_cards.studies.pretrained_measures --data FOLDER --work FOLDER --output PARTS
+    python -m model_cards.studies.pretrained_measures --table --output PARTS
+
+Each main part of `pretraining` that is trained is measured once; the file stands beside the part's. Nothing here is
+chosen: the lengths, the tasks and the contrasts were fixed before the first model was trained.
+"""
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+
+from hf_posenc import PosEncForMaskedLM, train
+from hf_posenc.checkpoints.loading import position_limit
+from hf_posenc.comparison.statistics import Interval, welch
+from hf_posenc.errors import run_script
+from hf_posenc.files import write_json
+from hf_posenc.markdown import code, markdown_table
+from model_cards.studies.parts import data_folder, read_rows
+from model_cards.studies.pretraining import held_out_loss, options_of_study
+from model_cards.studies.pretraining_plan import (
+    CONTRASTS,
+    MARGINS,
+    MILLION,
+    PLATEAU,
+    REFERENCE,
+    SCHEMES,
+    Part,
+    Results,
+    main_parts,
+)
+from model_cards.studies.pretraining_text import LENGTH, Text
+
+LENGTHS = (128, 256, 512, 1024)
+TASKS = ("sst2", "trec", "semeval2010_task8", "blimp_order")
+ROWS, MOST_EPOCHS, PATIENCE = 3_000, 30, 3
+TIE = 1e-4
+"""Two sentences whose log-likelihoods differ by less are half right: models without order see them alike."""
+
+
+def lengths_of(model: PosEncForMaskedLM, text: Text) -> dict[str, float]:
+    """The loss in the reported novels at each length that the scheme takes: the same tokens and masks for all."""
+    limit = position_limit(model) or max(LENGTHS)
+    return {
+        str(length): held_out_loss(model, text.tokenizer, text.test, length) for length in LENGTHS if length <= limit
+    }
+
+
+@torch.no_grad()
+def pseudo_likelihood(model: PosEncForMaskedLM, tokenizer: Any, sentence: str) -> float:
+    """The sum of the log-probabilities of a sentence's tokens, each masked alone (Salazar et al. 2020)."""
+    ids = torch.tensor(tokenizer(sentence)["input_ids"])
+    places = torch.arange(1, len(ids) - 1)
+    inputs = ids.repeat(len(places), 1)
+    inputs[torch.arange(len(places)), places] = tokenizer.mask_token_id
+    hidden_states = model.model(input_ids=inputs).last_hidden_state[torch.arange(len(places)), places]
+    log_probabilities = model.lm_head(hidden_states).double().log_softmax(-1)
+    return float(log_probabilities[torch.arange(len(places)), ids[places]].sum())
+
+
+def blimp_score(likelihoods: dict[str, dict[str, float]]) -> float:
+    """The share of pairs whose acceptable sentence is likelier; a tie is half a point."""
+    gaps = np.array([pair["acceptable"] - pair["unacceptable"] for pair in likelihoods.values()])
+    return float(np.where(np.abs(gaps) < TIE, 0.5, gaps > 0).mean())
+
+
+def blimp_of(model: PosEncForMaskedLM, text: Text, data: Path) -> float:
+    """The score on the pairs of BLiMP whose sentences hold the same words."""
+    likelihoods: dict[str, dict[str, float]] = {}
+    for row in read_rows(data, "blimp_order", "test"):
+        pair = likelihoods.setdefault(row["pair_id"], {})
+        pair[row["label"]] = pseudo_likelihood(model, text.tokenizer, row["text"])
+    return blimp_score(likelihoods)
+
+
+def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: Any) -> dict[str, Any]:
+    """Test accuracy after fine-tuning until the validation loss is flat, and the steps of the weights kept."""
+    files = {split: str(next((data / task).glob(f"{split}.jsonl*"))) for split in ("train", "validation", "test")}
+    with tempfile.TemporaryDirectory() as folder:
+        report = train(
+            files["train"],
+            Path(folder) / "run",
+            validation=files["validation"],
+            test=files["test"],
+            pretrained=str(checkpoint),
+            seed=seed,
+            baselines=False,
+            verbose=0,
+            **{"max_rows": ROWS, "max_length": LENGTH, "epochs": MOST_EPOCHS, "patience": PATIENCE, **options},
+        ).report
+    best = report.best or {}
+    return {"accuracy": report.metrics["test_accuracy"], "step": best.get("step"), "epoch": best.get("epoch")}
+
+
+def measure(part: Part, text: Text, options: argparse.Namespace) -> dict[str, Any]:
+    """All measurements of a trained part."""
+    checkpoint, data = Path(options.work) / part.name / f"model-{part.tokens // MILLION}M", data_folder(options)
+    model = PosEncForMaskedLM.from_pretrained(checkpoint).eval()
+    return {
+        **asdict(part),
+        "lengths": lengths_of(model, text),
+        "blimp": blimp_of(model, text, data),
+        "fine_tuned": {task: fine_tuned(checkpoint, data, task, part.seed) for task in TASKS},
+    }
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures the main parts that are trained; one that diverged has no measurements."""
+    output, work = Path(options.output), Path(options.work)
+    torch.set_num_threads(1)
+    text, results = Text(data_folder(options), work), Results(output)
+    for part in main_parts(results):
+        path = output / "measured" / f"{part.name}.json"
+        if not results.has(part) or results.parts[part.name]["diverged"]:
+            continue
+        try:
+            with FileLock(work / part.name / "measure.lock", 0):
+                if not path.is_file():
+                    write_json(path, measure(part, text, options))
+        except Timeout:
+            continue  # another process measures it
+
+
+def first_below(curve: list[dict[str, float]], loss: float) -> str:
+    """The million tokens after which a held-out loss was first below a number, in words."""
+    tokens = [point["tokens"] for point in curve if point["test"] is not None and point["test"] < loss]
+    return f"{tokens[0] / 1e6:.1f}" if tokens else f"not by {curve[-1]['tokens'] / 1e6:.1f}"
+
+
+def curve_table(results: Results, unigrams: float) -> str:
+    """Held-out loss of each scheme on its way, and when it left the plateau."""
+    rows = []
+    for scheme in SCHEMES:
+        parts = [part for part in results.reported() if part["scheme"] == scheme]
+        if not parts:
+            continue
+        left = ", ".join(first_below(part["curve"], unigrams - PLATEAU) for part in parts)
+        losses = [[_loss_at(part["curve"], tokens) for part in parts] for tokens in (2.5, 5, 10)]
+        cost = statistics.fmean(part["cpu_seconds"] / part["tokens"] * 1e6 for part in parts)
+        rows.append((code(scheme), len(parts), left, *map(mean_and_spread, losses), f"{cost:.0f}"))
+    header = ("scheme", "seeds", "left the plateau (million)", "loss at 2.6", "at 5.1", "at 10.2", "seconds a million")
+    return markdown_table(header, rows)
+
+
+def _loss_at(curve: list[dict[str, float]], millions: float) -> float:
+    """The loss at the first evaluation from so many million tokens on."""
+    return next((point["test"] for point in curve if point["tokens"] >= millions * MILLION), math.nan)
+
+
+def mean_and_spread(values: list[float]) -> str:
+    """The mean and the standard deviation over seeds."""
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{spread}"
+
+
+Measured = dict[str, Any]
+CONTRASTED: dict[str, tuple[Callable[[Measured], float | None], float]] = {
+    "loss at 128": (lambda m: m["lengths"]["128"], MARGINS["loss"]),
+    "rise to 1,024": (lambda m: m["lengths"].get("1024", math.nan) - m["lengths"]["128"], MARGINS["loss"]),
+    "BLiMP": (lambda m: m["blimp"], MARGINS["accuracy"]),
+    "fine-tuned": (lambda m: statistics.fmean(t["accuracy"] for t in m["fine_tuned"].values()), MARGINS["accuracy"]),
+}
+"""What is compared with `rope`, and the margin of equivalence."""
+
+
+def contrast_table(measured: list[Measured]) -> str:
+    """Each scheme minus `rope`, Welch on seeds, with intervals for all contrasts at once; verdicts with 5 seeds."""
+    rows = []
+    for scheme in (name for name in SCHEMES if name != REFERENCE):
+        cells = []
+        for value, margin in CONTRASTED.values():
+            samples = [[value(m) for m in measured if m["scheme"] == name] for name in (scheme, REFERENCE)]
+            present = [[v for v in sample if v is not None and not math.isnan(v)] for sample in samples]
+            cells.append(_contrast(*present, margin) if all(present) else "")
+        rows.append((code(scheme), *cells))
+    return markdown_table((f"minus {code(REFERENCE)}", *CONTRASTED), rows)
+
+
+def _contrast(first: list[float], second: list[float], margin: float) -> str:
+    """A difference with its interval, and a verdict where there are five seeds."""
+    interval, _ = welch([first], [second], 0.05 / CONTRASTS)
+    text = f"{interval.mean:+.3f}"
+    if interval.low is None or interval.high is None:
+        return text
+    text += f" [{interval.low:+.3f}, {interval.high:+.3f}]"
+    return text if min(len(first), len(second)) < 5 else f"{text} {_verdict(interval, margin)}".rstrip()
+
+
+def _verdict(interval: Interval, margin: float) -> str:
+    low, high = interval.low or 0.0, interval.high or 0.0
+    words = ["differs"] if low > 0 or high < 0 else []
+    words += [f"within {margin:g}"] if max(abs(low), abs(high)) < margin else []
+    return ", ".join(words) or "not decided"
+
+
+def main() -> None:
+    """The command."""
+    parser = options_of_study(__doc__)
+    parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
+    options = parser.parse_args()
+    if not options.table:
+        run(options)
+        return
+    results = Results(Path(options.output))
+    print(curve_table(results, results.unigrams), contrast_table(results.measured), sep="\n\n")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,133 @@
+"""What the pretraining study trains, fixed before it began: its parts, their order, and how choices are made.
+
+1. The gate: `rope` and `t5`, three development seeds, 20 million tokens (a million is 500 steps, 1.024 million). Main
+   parts have the number of tokens, 10 or 20 million, at which the spread of the seeds is smaller against the gap
+   between the two.
+2. Rates: each scheme with one development seed and three rates, 5 million tokens. The least loss in `dev` is taken.
+3. Main parts: all nine schemes of a seed before those of the next, five seeds.
+4. Long parts: `rope`, `alibi`, `learned`, 30 million tokens, two seeds, which go on from the main parts.
+"""
+
+import json
+import statistics
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+SCHEMES = ("none", "learned", "sinusoidal", "rope", "alibi", "t5", "rope+t5", "deberta", "pope")
+REFERENCE = "rope"
+SEEDS = range(5)
+DEVELOPMENT_SEEDS = (100, 101, 102)
+RATES = (0.0015, 0.003, 0.006)
+GATE_SCHEMES, GATE_RATE = ("rope", "t5"), 0.003
+MILLION = 1_024_000
+"""500 steps of 2,048 tokens, for short."""
+TOKENS = (10 * MILLION, 20 * MILLION)
+TRIAL_TOKENS, LONG_TOKENS = 5 * MILLION, 30 * MILLION
+LONG_SCHEMES, LONG_SEEDS = ("rope", "alibi", "learned"), (0, 1)
+PLATEAU = 0.3
+"""A model has left the plateau when its loss is so far below the unigrams'."""
+CONTRASTS = 30
+"""Against `rope`: loss (8), rise with length (6: not `learned`, `none`), BLiMP (8), fine-tuning (8)."""
+MARGINS = {"loss": 0.05, "accuracy": 0.02}
+"""Of equivalence, in nats and as a share."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model: trained with a scheme, a seed and a rate to at least so many tokens."""
+
+    scheme: str
+    seed: int
+    rate: float
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        """Of its file and folder. A longer run with the same name goes on from the shorter one."""
+        return f"{self.scheme}-seed{self.seed}-rate{self.rate}"
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+class Results:
+    """The parts that are written in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts = {file.name.removesuffix(".json"): _read(file) for file in sorted(folder.glob("*-seed*.json"))}
+
+    def has(self, part: Part) -> bool:
+        """Whether a part has its tokens, or has diverged, which no more tokens change."""
+        written = self.parts.get(part.name)
+        return written is not None and (written["diverged"] or written["tokens"] >= part.tokens)
+
+    def loss(self, part: Part, split: str) -> float:
+        """The held-out loss of a part at the first evaluation with its tokens; infinite where it diverged before."""
+        reached = [point[split] for point in self.parts[part.name]["curve"] if point["tokens"] >= part.tokens]
+        return float("inf") if not reached or reached[0] is None else float(reached[0])
+
+    def reported(self) -> list[dict[str, Any]]:
+        """The parts that are compared: those of no development seed."""
+        return [part for part in self.parts.values() if part["seed"] in SEEDS]
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        """What was measured of the main parts."""
+        return [_read(file) for file in sorted((self.folder / "measured").glob("*.json"))]
+
+    @property
+    def unigrams(self) -> float:
+        """The loss of the training text's token frequencies."""
+        return float(_read(self.folder / "text.json")["unigrams"])
+
+    def status(self) -> str:
+        """What is there, and what comes next."""
+        following = next_parts(self)
+        ahead = f"next: {following[0].name} to {following[0].tokens // MILLION} million" if following else "all done"
+        return f"{len(self.parts)} parts, {ahead}"
+
+
+def gate() -> list[Part]:
+    """The parts that choose the number of tokens."""
+    return [Part(scheme, seed, GATE_RATE, max(TOKENS)) for seed, scheme in product(DEVELOPMENT_SEEDS, GATE_SCHEMES)]
+
+
+def trials(scheme: str) -> list[Part]:
+    """The parts that choose a scheme's rate."""
+    return [Part(scheme, DEVELOPMENT_SEEDS[0], rate, TRIAL_TOKENS) for rate in RATES]
+
+
+def spread_over_gap(results: Results, tokens: int) -> float:
+    """The pooled standard deviation of the gate's seeds, over the difference between its two schemes."""
+    losses = [
+        [results.loss(Part(scheme, seed, GATE_RATE, tokens), "dev") for seed in DEVELOPMENT_SEEDS]
+        for scheme in GATE_SCHEMES
+    ]
+    pooled = statistics.fmean(statistics.variance(of_scheme) for of_scheme in losses) ** 0.5
+    return pooled / abs(statistics.fmean(losses[0]) - statistics.fmean(losses[1]))
+
+
+def main_parts(results: Results) -> list[Part]:
+    """The parts that are compared, in order; the gate and all trials are there."""
+    tokens = min(TOKENS, key=lambda tokens: spread_over_gap(results, tokens))
+    rates = {scheme: min(trials(scheme), key=lambda part: results.loss(part, "dev")).rate for scheme in SCHEMES}
+    return [Part(scheme, seed, rates[scheme], tokens) for seed, scheme in product(SEEDS, SCHEMES)]
+
+
+def long_parts(main: list[Part]) -> list[Part]:
+    """Some of them with more tokens, so that it is seen whether curves meet."""
+    chosen = (part for part in main if part.scheme in LONG_SCHEMES and part.seed in LONG_SEEDS)
+    return [replace(part, tokens=LONG_TOKENS) for part in chosen]
+
+
+def next_parts(results: Results) -> list[Part]:
+    """What can be trained now, in order."""
+    choosing = gate() + [part for scheme in SCHEMES for part in trials(scheme)]
+    if missing := [part for part in choosing if not results.has(part)]:
+        return missing
+    main = main_parts(results)
+    return [part for part in main + long_parts(main) if not results.has(part)]

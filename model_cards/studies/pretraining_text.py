@@ -1,0 +1,103 @@
+"""The text of the pretraining study: windows to train on, and held-out novels in blocks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.files import written_whole
+from model_cards.studies.parts import read_rows
+
+VOCABULARY = 2_000
+LENGTH = 128
+"""Tokens of a training window, [CLS] and [SEP] among them."""
+CONTENT = LENGTH - 2
+BLOCK = 8 * CONTENT
+"""Held-out text is kept in blocks that can be read as 8, 4, 2 windows or 1."""
+MASKED = 0.2
+TRAINED_ON = {
+    "novels_author": ("train",),
+    "imdb": ("train", "train_long"),
+    "review_polarity": ("train",),
+    "hyperpartisan": ("train",),
+    "contract_nli": ("train",),
+}
+
+
+def read_documents(data: Path) -> list[str]:
+    """The texts to train on, each once."""
+    rows = (row for name, splits in TRAINED_ON.items() for split in splits for row in read_rows(data, name, split))
+    return list(dict.fromkeys(row["text"] for row in rows))
+
+
+def read_held_out(data: Path) -> dict[str, list[str]]:
+    """Passages of novels that aren't trained on: every other novel is for choices (`dev`), the others are reported."""
+    rows = read_rows(data, "novels_author", "test")
+    novels = sorted({row["novel"] for row in rows})
+    return {
+        split: [row["text"] for row in rows if row["novel"] in novels[first::2]]
+        for first, split in enumerate(("dev", "test"))
+    }
+
+
+def windows_of(tokens: list[int], size: int) -> Iterator[list[int]]:
+    """A document's windows of exactly so many tokens; the last one may overlap the one before it."""
+    if len(tokens) >= size:
+        yield from (tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size))
+        if len(tokens) % size:
+            yield tokens[-size:]
+
+
+class Text:
+    """The text as token ids, made once and kept in the folder of the runs.
+
+    Attributes:
+        tokenizer: trained on the documents.
+        train: (N, 126).
+        dev, test: blocks (n, 1008) of held-out novels.
+        unigrams: the loss in `test` of the training text's token frequencies.
+    """
+
+    def __init__(self, data: Path, work: Path) -> None:
+        with FileLock(work / "text.lock"):
+            if not (work / "text.pt").is_file():
+                self._make(data, work)
+        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
+        parts = torch.load(work / "text.pt", weights_only=True)
+        self.train, self.dev, self.test = (parts[split].long() for split in ("train", "dev", "test"))
+        frequencies = self.train.flatten().bincount(minlength=len(self.tokenizer)) + 1.0
+        losses = -(frequencies / frequencies.sum()).log()
+        self.unigrams = float(losses[self.test[mask_of(self.test, 0)]].mean())
+
+    @staticmethod
+    def _make(data: Path, work: Path) -> None:
+        documents, held_out = read_documents(data), read_held_out(data)
+        tokenizer = train_tokenizer(documents, VOCABULARY, model_max_length=LENGTH)
+        tokenizer.save_pretrained(work / "tokenizer")
+
+        def cut(texts: list[str], size: int) -> Tensor:
+            encode = tokenizer.backend_tokenizer.encode  # a text at a time: all encodings at once take 2 GB
+            rows = (encode(text, add_special_tokens=False).ids for text in texts)
+            return torch.tensor([window for row in rows for window in windows_of(row, size)]).short()
+
+        parts = {"train": cut(documents, CONTENT)}
+        for split, texts in held_out.items():
+            blocks = cut(texts, BLOCK)
+            parts[split] = blocks[torch.randperm(len(blocks), generator=torch.Generator().manual_seed(0))]
+        with written_whole(work / "text.pt") as path:
+            torch.save(parts, path)
+
+    def facts(self) -> dict[str, Any]:
+        """The sizes, as they are reported."""
+        blocks = {f"{split}_tokens": getattr(self, split).numel() for split in ("train", "dev", "test")}
+        return {**blocks, "vocabulary": len(self.tokenizer), "unigrams": round(self.unigrams, 4)}
+
+
+def mask_of(windows: Tensor, seed: int) -> Tensor:
+    """Draws the places that are masked; the same for all schemes."""
+    return torch.rand(windows.shape, generator=torch.Generator().manual_seed(seed)) < MASKED

@@ -1,0 +1,141 @@
+"""The pretraining study on a little text: its order, that it goes on where it stopped, and its tables."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from model_cards.studies import pretrained_measures, pretraining, pretraining_plan, pretraining_text
+from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts, next_parts
+from model_cards.studies.pretraining_text import Text, windows_of
+
+WORDS = "the a cat dog tree house sees likes old new and or not in on under".split()
+STEPS = 4 * 2048
+"""The tokens of four steps."""
+
+
+def _written(part: Part, loss: float, *, diverged: bool = False) -> dict:
+    point = {"tokens": part.tokens, "train": loss, "dev": loss, "test": loss}
+    early = {**point, "tokens": 10 * MILLION, "dev": loss + part.seed % 3, "test": 6.0}
+    curve = [{**point, "tokens": 5 * MILLION}, *([early, point] if part.tokens > 10 * MILLION else [])]
+    of_part = {"scheme": part.scheme, "seed": part.seed, "rate": part.rate, "tokens": part.tokens}
+    return {**of_part, "diverged": diverged, "cpu_seconds": 60.0, "curve": curve}
+
+
+def _write(folder: Path, parts: list[Part], loss) -> None:
+    folder.mkdir(exist_ok=True)
+    for part in sorted(parts, key=lambda part: part.tokens):  # a longer run goes on from a shorter one
+        (folder / f"{part.name}.json").write_text(json.dumps(_written(part, loss(part))))
+
+
+def test_the_gate_and_the_rates_come_before_the_parts_that_are_compared(tmp_path: Path):
+    following = next_parts(Results(tmp_path))
+    assert [part.name for part in following[:3]] == [
+        f"{s}-rate0.003" for s in ("rope-seed100", "t5-seed100", "rope-seed101")
+    ]
+    # In the early points of the gate seeds differ by a whole nat, at its end not at all.
+    _write(tmp_path, following, lambda part: 5.0 + (part.scheme == "t5") + abs(part.rate - 0.006))
+    main = main_parts(Results(tmp_path))
+    assert len(main) == 45
+    assert [part.seed for part in main[::9]] == [0, 1, 2, 3, 4]
+    assert {part.tokens for part in main} == {20 * MILLION}
+    assert {part.rate for part in main} == {0.006}
+    _write(tmp_path, main, lambda part: 5.0)
+    assert {(part.scheme, part.tokens) for part in next_parts(Results(tmp_path))} == {
+        (scheme, 30 * MILLION) for scheme in ("rope", "alibi", "learned")
+    }
+
+
+def test_windows_hold_the_whole_document_and_no_other_one():
+    assert list(windows_of(list(range(7)), 3)) == [[0, 1, 2], [3, 4, 5], [4, 5, 6]]
+    assert list(windows_of([1, 2], 3)) == []
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch) -> list[str]:
+    """The options of a study of six short texts, with two steps from one evaluation and checkpoint to the next."""
+    drawn = random.Random(0)
+    texts = [" ".join(drawn.choices(WORDS, k=1100)) for _ in range(6)]
+    names = [(name, split) for name, splits in pretraining_text.TRAINED_ON.items() for split in splits]
+    for name, split in [*names, ("novels_author", "test")]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        rows = [json.dumps({"text": text, "novel": f"n{row % 2}"}) for row, text in enumerate(texts)]
+        (tmp_path / name / f"{split}.jsonl").write_text("\n".join(rows))
+    monkeypatch.setattr(pretraining, "EVALUATE_EVERY", 2)
+    monkeypatch.setattr(pretraining, "SAVE_EVERY", 2)
+    return ["study", "--data", str(tmp_path), "--work", str(tmp_path / "work"), "--output", str(tmp_path / "parts")]
+
+
+def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp_path: Path, monkeypatch):
+    parts = [Part("rope+t5", 3, 0.003, STEPS)]
+    missing = lambda results: [part for part in parts if not results.has(part)]  # noqa: E731
+    monkeypatch.setattr(pretraining, "next_parts", missing)
+    monkeypatch.setattr(sys, "argv", study)
+    step = pretraining.Training._train_step
+
+    def killed(training: pretraining.Training) -> float:
+        if training.step == 3:
+            raise KeyboardInterrupt
+        return step(training)
+
+    monkeypatch.setattr(pretraining.Training, "_train_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pretraining.main()
+    monkeypatch.setattr(pretraining.Training, "_train_step", step)
+    pretraining.main()
+    resumed = Results(tmp_path / "parts").parts[parts[0].name]
+    text = Text(tmp_path, tmp_path / "work")
+    whole = pretraining.Training(parts[0], text, tmp_path / "whole").run()
+    assert resumed["curve"] == whole["curve"]
+    assert resumed["tokens"] == STEPS
+    assert len({tuple(row.tolist()) for row in text.train}) == len(text.train)  # each document once
+    monkeypatch.setattr(pretrained_measures, "TASKS", ())
+    monkeypatch.setattr(pretrained_measures, "blimp_of", lambda model, text, data: 0.5)
+    monkeypatch.setattr(pretrained_measures, "main_parts", lambda results: parts)
+    pretrained_measures.main()
+    assert Results(tmp_path / "parts").measured[0]["lengths"].keys() == {"128", "256", "512", "1024"}
+
+
+def test_sentences_that_a_model_sees_alike_are_half_a_point():
+    gaps = {"a": 1.0, "b": -1.0, "c": 1e-5, "d": -1e-5}
+    pairs = {name: {"acceptable": gap, "unacceptable": 0.0} for name, gap in gaps.items()}
+    assert pretrained_measures.blimp_score(pairs) == 0.5
+    assert pretrained_measures.blimp_score({"c": pairs["c"]}) == 0.5
+
+
+def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: Path, monkeypatch, capsys):
+    seeds = pretraining_plan.SEEDS
+    parts = [Part(scheme, seed, 0.003, 20 * MILLION) for scheme in ("rope", "t5") for seed in seeds]
+    _write(tmp_path, parts, lambda part: 5.0 - (part.scheme == "t5"))
+    (tmp_path / "text.json").write_text(json.dumps({"unigrams": 5.0}))
+    (tmp_path / "measured").mkdir()
+    for part in parts:
+        loss = 5.0 - (part.scheme == "t5") + part.seed / 1000
+        measured = {"lengths": {"128": loss, "1024": loss + part.seed / 1e4}, "blimp": 0.6 + part.seed / 1e4}
+        of_part = {"scheme": part.scheme, "seed": part.seed, "fine_tuned": {"sst2": {"accuracy": 0.8}}}
+        (tmp_path / "measured" / f"{part.name}.json").write_text(json.dumps(measured | of_part))
+    monkeypatch.setattr(sys, "argv", ["study", "--table", "--output", str(tmp_path)])
+    pretrained_measures.main()
+    printed = capsys.readouterr().out
+    assert "| `t5` | 5 | 5.1, 5.1, 5.1, 5.1, 5.1 |" in printed
+    assert "not by 20.5" in printed
+    (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
+    assert "differs" in row
+    assert row.count("within 0.0") == 3
+
+
+def test_pseudo_likelihood_sums_over_tokens_each_masked_alone(study: list[str], tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    text = Text(tmp_path, tmp_path / "work")
+    model = pretraining.Training(Part("none", 0, 0.003, STEPS), text, tmp_path).model.eval()
+    expected = 0.0
+    ids = text.tokenizer("the cat sees", return_tensors="pt")["input_ids"]
+    for place in range(1, ids.shape[1] - 1):
+        masked = ids.clone()
+        masked[0, place] = text.tokenizer.mask_token_id
+        with torch.no_grad():
+            expected += float(model(input_ids=masked).logits[0, place].log_softmax(-1)[ids[0, place]])
+    assert pretrained_measures.pseudo_likelihood(model, text.tokenizer, "the cat sees") == pytest.approx(expected)
