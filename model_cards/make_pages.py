@@ -60,8 +60,10 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "processors": "\n\n".join(processor_tables(folder)),
             "host": measured_targets(read_results(folder, "benchmark_host"), HOST),
             "serving": f"{rows_table(speeds['_serving']['rows'], SERVING)}\n\n{machine_line(speeds['_serving'])}",
-            "schemes": cost_table(speeds["_schemes"]),
-            "memory": memory_table([speeds["_2048"], speeds["_8192"]]),
+            "schemes": contenders_table("", speeds["_schemes"]["rows"], "cost", "{:.2f}", ["work"]),
+            "memory": contenders_table(
+                "peak MB", speeds["_2048"]["rows"] + speeds["_8192"]["rows"], "peak_mb", "{:,.0f}", ["work"]
+            ),
         },
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
@@ -72,6 +74,8 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
         root / "docs" / "pretrained-weights.md": {
             "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
+        },
+        root / "docs" / "explanation.md": {
             "conversion": table(converted),
             "healed": scores(compared["practitioner_pretrained"]),
         },
@@ -131,39 +135,22 @@ def space_results(folder: Path) -> str:
 
 def ratio_table(results: dict[str, Any], size: str | None = None) -> str:
     """How fast each contender is, a column for each work and mode of one size (None: the first)."""
-    first = results["settings"]["contenders"][0]
-    return _by_work(results, "ratio", "{:.2f}", f"times as fast as `{first}`", size)
+    first, size = results["settings"]["contenders"][0], size or results["settings"]["sizes"][0]
+    rows = [row for row in results["rows"] if row["size"] == size]
+    return contenders_table(f"times as fast as `{first}`", rows, "ratio", "{:.2f}")
 
 
-def _by_work(results: dict[str, Any], value: str, form: str, title: str, size: str | None = None) -> str:
-    """A row for each contender, a column for each work and mode."""
-    size = size or results["settings"]["sizes"][0]
-    columns: dict[tuple[str, str], dict[str, float]] = {}
-    for row in results["rows"]:
-        if row["size"] == size:
-            columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row[value]
-    names = results["settings"]["contenders"]
-    rows = [(f"`{name}`", *(form.format(cells[name]) for cells in columns.values())) for name in names]
-    return markdown_table((title, *(f"{work} {mode}" for work, mode in columns)), rows)
-
-
-def cost_table(results: dict[str, Any]) -> str:
-    """What each scheme adds: its time as a multiple of that of `none`, a column for each batch."""
-    works, costs = results["settings"]["works"], {(r["contender"], r["work"]): r["cost"] for r in results["rows"]}
-    names = results["settings"]["contenders"]
-    return markdown_table(
-        ("", *works), [(f"`{name}`", *(f"{costs[name, work]:.2f}" for work in works)) for name in names]
-    )
-
-
-def memory_table(results: Sequence[dict[str, Any]]) -> str:
-    """Peak memory of a step, a column for each batch; empty where a scheme wasn't measured."""
-    peaks = {(row["contender"], row["work"]): row["peak_mb"] for result in results for row in result["rows"]}
-    names, works = (list(dict.fromkeys(key[place] for key in peaks)) for place in (0, 1))
-    cells = [
-        ["" if peaks.get((name, work)) is None else f"{peaks[name, work]:,.0f}" for work in works] for name in names
-    ]
-    return markdown_table(("peak MB", *works), [(f"`{name}`", *row) for name, row in zip(names, cells, strict=True)])
+def contenders_table(
+    title: str, rows: Sequence[dict[str, Any]], value: str, form: str, columns: Sequence[str] = ("work", "mode")
+) -> str:
+    """A value of each contender, a column for each batch; empty where it wasn't measured."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        if row[value] is not None:
+            cells[row["contender"]][" ".join(row[name] for name in columns)] = form.format(row[value])
+    head = list(dict.fromkeys(column for shown in cells.values() for column in shown))
+    shown = [(f"`{name}`", *(measured.get(column, "") for column in head)) for name, measured in cells.items()]
+    return markdown_table((title, *head), shown)
 
 
 def machine_line(results: dict[str, Any]) -> str:
@@ -181,7 +168,7 @@ def processor_tables(folder: Path) -> list[str]:
     for path in sorted((folder / "results").glob("benchmark_on_*.json"), key=lambda path: path.stem):
         results = read_results(folder, path.stem)
         kind = "bfloat16, BERT too" if path.stem.endswith("_bfloat16") else "float32"
-        shares = _by_work(results, "linear_share", "{:.0%}", "share of the linear layers")
+        shares = contenders_table("share of the linear layers", results["rows"], "linear_share", "{:.0%}")
         parts.append(f"{kind}:\n\n{ratio_table(results)}\n\n{shares}\n\n{machine_line(results)}")
     return parts
 

@@ -165,8 +165,9 @@ def printed(tmp_path_factory):
     codes = json.dumps({page: [code for code, _ in runnable(page)] for page in EXAMPLES})
     folder = tmp_path_factory.mktemp("pages")
     if HERE is not None:  # in the place of its name on the Hub
-        (folder / "README.md" / MINILM).parent.mkdir(parents=True)
-        (folder / "README.md" / MINILM).symlink_to(HERE)
+        for page in (page for page in EXAMPLES if any(MINILM in code for code, _ in EXAMPLES[page])):
+            (folder / page / MINILM).parent.mkdir(parents=True)
+            (folder / page / MINILM).symlink_to(HERE)
     command = [sys.executable, "-c", RUN_BLOCKS]
     done = subprocess.run(command, input=codes, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
@@ -275,3 +276,4 @@ def test_the_address_is_one_placeholder():
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
     assert f"git clone {urls['Repository']} " in README
     assert f"repo_url: {urls['Repository']} " in (ROOT / "mkdocs.yml").read_text()
+    assert f'"{urls["Documentation"]}"' in (ROOT / "examples/space/app.py").read_text()

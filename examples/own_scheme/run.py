@@ -3,9 +3,9 @@
 
     python examples/own_scheme/run.py --output runs/recency
 
-registers `Recency` from recency.py, runs the checks that the package's own schemes pass, trains a tiny classifier on
-word order, and loads the checkpoint as someone would who has neither hf_posenc nor recency.py. The same training from
-the command line:
+registers `Recency` from recency.py, runs the checks that the package's own schemes pass, fits a small classifier on
+word order, and loads the checkpoint as someone would who has neither hf_posenc nor recency.py. A training from the
+command line:
 
     hf-posenc train --scheme-file examples/own_scheme/recency.py --scheme recency --data blimp_order \
         -o runs/recency
@@ -14,13 +14,14 @@ the command line:
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
+import pandas as pd
 from recency import Recency
 
 import hf_posenc
-from hf_posenc.finetuning.train import fine_tune
-from hf_posenc.options import Options
 
+SENTENCES = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
 STRANGER = """
 import sys
 sys.modules["hf_posenc"] = None  # as if it weren't installed
@@ -41,10 +42,11 @@ def main() -> None:
     print(report)
     report.raise_on_failure()
 
-    result = fine_tune(
-        Options(data="blimp_order", scheme="recency+rope", output=options.output, max_steps=options.max_steps)
+    train, test = (pd.read_json(SENTENCES / f"{split}.jsonl.gz", lines=True) for split in ("train", "test"))
+    fitted = hf_posenc.fit(
+        train.text, train.label, scheme="recency+rope", max_steps=options.max_steps, output=options.output
     )
-    print({name: round(value, 3) for name, value in result.report.metrics.items()})
+    print(f"accuracy {fitted.score(test.text, test.label):.3f}")
     subprocess.run([sys.executable, "-c", STRANGER, options.output], check=True)
 
 

@@ -265,11 +265,12 @@ def test_the_command_line(source, tmp_path, run):
 
 @pytest.mark.slow
 def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
-    docs = Path(__file__).parents[2] / "docs"
-    guide = "".join((docs / name).read_text() for name in ("long-inputs.md", "pretrained-weights.md"))
+    root = Path(__file__).parents[2]
+    pages = ("README.md", "docs/long-inputs.md", "docs/pretrained-weights.md")
+    guide = "".join((root / page).read_text() for page in pages).replace("\\\n", "")
     wanted = r"^hf-posenc ((?:convert|export minilm) .*|train .*xlmr-rope)$"
     commands = list(dict.fromkeys(re.findall(wanted, guide, flags=re.MULTILINE)))
-    assert len(commands) == 8
+    assert len(commands) == 9
     monkeypatch.chdir(tmp_path)
     for name, family in (
         ("sentence-transformers/all-MiniLM-L6-v2", "bert"),
@@ -291,7 +292,7 @@ def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
 def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_benchmark.py
     root = Path(__file__).parents[2]
     parts = json.loads((root / "model_cards/results/conversion.json").read_text())["parts"]
-    guide = (root / "docs/pretrained-weights.md").read_text()
+    guide = (root / "docs/explanation.md").read_text()
     assert parts["exact/agreement"]["exact"]["hidden_max"] <= 1e-5
     assert f"{parts['exact/agreement']['exact']['hidden_max']:.1e}".replace("e-06", "e-6") in guide
     left = {name: parts[f"heal/{name}/agreement"]["after"]["order_r2"] for name in ("alibi", "alibi+t5")}
