@@ -19,11 +19,10 @@ from kills import copied_before_each_operation, damaged
 from safetensors.numpy import load_file
 from training_harness import snapshot, train
 
-from hf_posenc import Healing, convert, export
+from hf_posenc import Healing, UserError, convert, export
 from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.comparison import execute, read_table
 from hf_posenc.conversion import heal as healing
-from hf_posenc.errors import UserError
 from hf_posenc.files import WRITING
 
 

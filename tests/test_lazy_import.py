@@ -9,7 +9,7 @@ import pytest
 from common import BUILTIN
 
 import hf_posenc
-from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc import SCHEMES
 from hf_posenc.schemes.names import known_schemes
 
 HEAVY = """
