@@ -11,12 +11,11 @@ import pytest
 import torch
 from common import BUILTIN, tiny_classifier, write_csv
 
-from hf_posenc import SCHEMES, PosEncConfig
+from hf_posenc import SCHEMES, PosEncConfig, make_scheme
 from hf_posenc.data.texts import own_texts
 from hf_posenc.errors import UserError
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
-from hf_posenc.model.scheme_factory import make_scheme
 from model_cards.benchmark import contenders, host, modernbert, run, serving, targets, work
 from model_cards.benchmark.timing import time_job
 

@@ -52,14 +52,6 @@ def test_the_folder_holds_cards_pictures_and_a_short_page_of_all():
         assert f"](results/{report.parent.name}/report.md)" in (FOLDER / "evidence.md").read_text()
 
 
-def test_pictures_show_trained_weights_where_the_first_are_noise():
-    trained = make_cards.read_trained()
-    assert trained.keys() == set(make_cards.random_schemes()) & set(BUILTIN)
-    for name, (config, weights) in trained.items():
-        start = make_cards.initial_weights(config, 0)
-        assert not all(start[key].allclose(weights[key], atol=0.01) for key in start), name
-
-
 @pytest.mark.slow  # every card
 def test_cards_say_what_the_code_and_the_results_say(compared):
     for row in describe_schemes():

@@ -19,8 +19,7 @@ from datasets import Dataset
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import SCHEMES, SIZES, cli
-from hf_posenc.errors import UserError
+from hf_posenc import SCHEMES, SIZES, UserError, cli
 from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.options import Options

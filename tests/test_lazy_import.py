@@ -9,7 +9,7 @@ import pytest
 from common import BUILTIN
 
 import hf_posenc
-from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc import SCHEMES
 from hf_posenc.schemes.names import known_schemes
 
 HEAVY = """
@@ -49,13 +49,11 @@ MODELS, QUERY_VALUE = "PosEncModel PosEncForTokenClassification", "query value"
 @pytest.mark.parametrize(
     ("code", "printed"),
     [
-        (f"import hf_posenc\n{LOAD}{LORA}", [MODELS, QUERY_VALUE]),
         (f"from transformers import AutoModel\nimport peft\nimport hf_posenc\n{LORA}{LOAD}", [QUERY_VALUE, MODELS]),
         (f"sys.argv = []\nimport hf_posenc\n{LOAD}", [MODELS]),
-        (f"import hf_posenc.model.modeling_posenc\n{LOAD}", [MODELS]),
         (f"sys.argv[0] = '/bin/hf-posenc'\n{TABLE}import hf_posenc\nhf_posenc.PosEncConfig\n{LOAD}", [None, MODELS]),
     ],
-    ids=["hf_posenc", "transformers and peft", "hf_posenc, without arguments", "the model", "the table"],
+    ids=["transformers and peft", "hf_posenc, without arguments", "the table"],
 )
 def test_model_adapters_and_schemes_are_known_whatever_was_imported_first(code, printed):
     """The Auto classes know the model, LoRA takes BERT's targets, and the table of schemes is full."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.schemes.conformance import SCHEME_CHECKS
+from hf_posenc import SCHEME_CHECKS
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow

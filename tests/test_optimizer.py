@@ -5,7 +5,7 @@ import torch
 from common import encoder
 from transformers import get_scheduler
 
-from hf_posenc.optimizer import scale_position_learning_rates
+from hf_posenc import scale_position_learning_rates
 
 
 @pytest.mark.parametrize(

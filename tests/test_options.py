@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hf_posenc
-from hf_posenc.errors import UserError
+from hf_posenc import UserError
 from hf_posenc.options import READING, Options
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")

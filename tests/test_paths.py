@@ -8,8 +8,7 @@ from common import others_slow, tiny_classifier
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import SCHEMES, cli
-from hf_posenc.comparison import Comparison
+from hf_posenc import SCHEMES, Comparison, cli
 from hf_posenc.options import PATHS, Options
 
 SMALL = ["--max-steps", "1", "--no-bf16"]
@@ -60,7 +59,7 @@ OTHERS = {
 }
 """Parameters that are no paths."""
 OWN = """
-from hf_posenc.model.scheme_base import PositionScheme
+from hf_posenc import PositionScheme
 
 
 class OwnSlope(PositionScheme):

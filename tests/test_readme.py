@@ -55,7 +55,7 @@ RUN_ELSEWHERE = {
     "python examples/ray_predict.py .*": "tests/exporting/test_serving_ray.py",
     "python examples/serving/server.py .*": "tests/exporting/test_serving_server.py",
     "python examples/run_.*": "tests/training/test_training_examples.py",
-    "python -m build --wheel|uv run .*": "tests/remote_code/test_remote_wheel.py",
+    "python -m build --wheel|uv run .*": "tests/remote_code/test_remote_wheel.py, without uv",
     "hf-posenc (compare --plan quick|report) .*": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc compare --scheme-file .*": "tests/comparison/test_comparison_runs.py",
     "hf-posenc publish .*": "tests/hub/test_hub_publish.py, which has a Hub",

@@ -40,6 +40,7 @@ def schemes() -> None:
 
 @app.command(cls=WritingCommand)
 def plot(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A scheme's name, or a checkpoint: a folder, or a Hub name.")],
     output: Annotated[str, shared.output_option(help="Picture to write: .png, .svg or .pdf.")],
     max_positions: Annotated[int | None, typer.Option(help="Positions shown. [128]")] = None,
@@ -55,17 +56,7 @@ def plot(
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
     from hf_posenc.plotting import plot as draw
 
-    draw(
-        source,
-        output,
-        max_positions=max_positions,
-        layer=layer,
-        size=size or "mini",
-        scheme_kwargs=scheme_kwargs,
-        scheme_file=scheme_file,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
+    draw(**context.params)
     print(f"The picture is in {expanded(output)}")
 
 

@@ -132,7 +132,8 @@ def publish(
                 return Publication(None, None, files, sent.left_out, draft=str(sent.source / DRAFT))
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-                _open_branch(api, repo_id, branch)
+                if branch != "main" and not branch.startswith("refs/"):
+                    api.create_branch(repo_id, branch=branch, exist_ok=True)
             commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
             with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
                 refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
@@ -165,12 +166,6 @@ def _leaves(outcome: str) -> Iterator[None]:
     except BaseException as error:
         error.add_note(outcome)
         raise
-
-
-def _open_branch(api: HfApi, repo_id: str, branch: str) -> None:
-    """Makes a branch that isn't there yet."""
-    if branch != "main" and not branch.startswith("refs/"):
-        api.create_branch(repo_id, branch=branch, exist_ok=True)
 
 
 def _upload(
@@ -262,23 +257,24 @@ def _names(parameter: str, given: str | Sequence[str] | None) -> tuple[str, ...]
     """Names for the card's metadata; refuses one that the Hub wouldn't take there."""
     names = (given,) if isinstance(given, str) else tuple(given or ())
     for name in names:
-        try:
-            validate_repo_id(name)
-        except HFValidationError as error:
-            wanted = "is no name on the Hub. Give one such as `en`, or for a data set `owner/name`."
-            raise UserError(wanted, parameter=parameter, value=name) from error
+        _check_name(parameter, name, "is no name on the Hub. Give one such as `en`, or for a data set `owner/name`.")
     return names
 
 
 def _check_target(repo_id: str, create_pr: bool, revision: str | None) -> None:
     """Refuses a name that the Hub doesn't take, and a branch for a pull request."""
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise UserError("is no name of a repository. Give owner/name.", parameter="repo_id", value=repo_id) from error
+    _check_name("repo_id", repo_id, "is no name of a repository. Give owner/name.")
     if create_pr and revision is not None:
         both = f"{spell('create_pr')} and {spell('revision')}"
         raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
+
+
+def _check_name(parameter: str, name: str, wanted: str) -> None:
+    """Refuses a name that the Hub doesn't take."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise UserError(wanted, parameter=parameter, value=name) from error
 
 
 def _difference(answer: Answer, sent: Upload) -> str | None:

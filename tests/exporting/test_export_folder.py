@@ -14,9 +14,8 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
-from hf_posenc import cli, export, publish, register_scheme
+from hf_posenc import UserError, cli, export, publish, register_scheme
 from hf_posenc.checkpoints.keeper import LIST, is_model_file, output_folder
-from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import record_files
 from hf_posenc.inference import backends
 from hf_posenc.inference.backends import open_backend, torch_backend

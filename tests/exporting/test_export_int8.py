@@ -11,9 +11,8 @@ from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 import hf_posenc
-from hf_posenc import cli, export
+from hf_posenc import UserError, cli, export
 from hf_posenc.data.texts import own_texts
-from hf_posenc.errors import UserError
 from hf_posenc.exporting import int8
 from hf_posenc.exporting.graph import write_graph
 from hf_posenc.inference.backends import open_backend

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING
 
 import hf_posenc
+from hf_posenc import UserError
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.conversion import families
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
-from hf_posenc.errors import UserError
 from hf_posenc.exporting import run
 from hf_posenc.exporting.native import to_native, write
 from hf_posenc.finetuning.train import fine_tune

@@ -21,7 +21,7 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, UserError
 from hf_posenc.comparison import Summary, read_plan
 from hf_posenc.comparison.report import render_report
 from hf_posenc.conversion.loading import load_source
@@ -29,7 +29,6 @@ from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.options import Options
 

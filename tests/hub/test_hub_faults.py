@@ -13,8 +13,7 @@ from hub_server import READER, STRANGER, WRITER, Hub
 from remote_code_harness import tiny_model
 from transformers import AutoModelForSequenceClassification
 
-from hf_posenc import publish
-from hf_posenc.errors import UserError
+from hf_posenc import UserError, publish
 from hf_posenc.hub import publishing
 
 

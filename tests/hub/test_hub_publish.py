@@ -16,9 +16,8 @@ from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
 
 import hf_posenc
-from hf_posenc import publish, register_scheme
+from hf_posenc import UserError, publish, register_scheme
 from hf_posenc.checkpoints.keeper import LIST
-from hf_posenc.errors import UserError
 from hf_posenc.hub import publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
 from hf_posenc.markdown import HERE

@@ -16,8 +16,8 @@ from test_conversion_originals import SIZES as GTE_SIZES
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import hf_posenc
+from hf_posenc import convert
 from hf_posenc.checkpoints.sentence_modules import ACTIVATION
-from hf_posenc.conversion import convert
 from hf_posenc.schemes.support import code_files
 
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -11,9 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hf_posenc import PositionScheme
-from hf_posenc.model.scheme_table import FirePosition, KerplePosition, TupePosition
-from hf_posenc.model.unpadding import Tokens
+from hf_posenc import FirePosition, KerplePosition, PositionScheme, Tokens, TupePosition
 
 GOLDEN = load_file(Path(__file__).with_name("published.safetensors"))
 

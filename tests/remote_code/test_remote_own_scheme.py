@@ -23,9 +23,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, Tokens, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.support import code_files
 from hf_posenc.schemes.support.loaded_code import declared_schemes
 

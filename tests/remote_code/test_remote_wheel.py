@@ -1,10 +1,12 @@
 """What people install is the wheel: it holds the package, all of it, and works without the checkout."""
 
+import ast
+import importlib.metadata
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from common import tiny_config
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from remote_code_harness import BATCH, BUILTIN, clean_environment
 from safetensors.torch import load_file, save_file
 
@@ -87,61 +91,56 @@ def test_every_page_names_the_same_version(wheel: Path) -> None:
     assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.slow
-def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    home = tmp_path / "environment"
+@pytest.fixture(scope="session")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment in which the wheel is installed."""
+    home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
     # The dependencies are those of this environment: a folder on sys.path whose own .pth files aren't read.
     (site / "dependencies.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=home)
+    return python
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_the_checkout(wheel: Path, python: Path, tmp_path: Path) -> None:
     save_file(BATCH, tmp_path / "batch.safetensors")
     file, version = run(python, "-c", USE, cwd=tmp_path).split()[-2:]
-    assert Path(file) == site / "hf_posenc" / "__init__.py"
+    assert Path(file).is_relative_to(python.parents[1])
     assert wheel.name.startswith(f"hf_posenc-{version}-")
     logits = load_file(tmp_path / "logits.safetensors")
     for scheme in BUILTIN:
         torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
         code = code_files(tiny_config(scheme))
         assert {path.name: path.read_text() for path in (tmp_path / scheme).glob("*.py")} == code
-    start = (ROOT / "docs" / "index.md").read_text()
-    ((code, output),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", start, flags=re.DOTALL)
-    assert run(python, "-c", code, cwd=tmp_path) == output
-
-
-@pytest.fixture
-def uv(tmp_path: Path) -> dict[str, str]:
-    """The environment of a `uv run` that finds packages where pip does; skips without uv.
-
-    pip's folders of wheels go first: on a machine whose PyTorch came from one, uv doesn't download gigabytes for GPUs.
-    """
-    if not shutil.which("uv", path=Path(sys.executable).parent):
-        pytest.skip("uv isn't installed: it is in the extra dev.")
-    of_pip = run(sys.executable, "-m", "pip", "config", "list", cwd=tmp_path)
-    folders, indexes = (re.findall(rf"\.{key}='(.+)'", of_pip) for key in ("find-links", "index-url"))
-    places = [f'url = "{place}"\nformat = "flat"' for place in " ".join(folders).split()]
-    places += [f'url = "{index}"\ndefault = true' for index in indexes[:1]]
-    (tmp_path / "uv.toml").write_text("".join(f"[[index]]\n{place}\n" for place in places))
-    environment = clean_environment(tmp_path / "home")
-    return environment | {"UV_CONFIG_FILE": str(tmp_path / "uv.toml"), "UV_PYTHON": sys.executable}
 
 
 @pytest.mark.slow
-def test_one_command_of_uv_trains_with_the_wheel(wheel: Path, uv: dict[str, str], tmp_path: Path) -> None:
-    """uv makes an environment of what the script's header and the wheel's metadata name, and of nothing else."""
-    (tmp_path / "dist").mkdir()
-    shutil.copy(wheel, tmp_path / "dist")
-    # In a folder of its own, so that uv doesn't take the environment that it made for an older wheel.
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+def test_the_script_for_uv_trains_with_the_wheel(python: Path, tmp_path: Path) -> None:
+    script = ROOT / "examples" / "train_uv.py"
+    (header,) = re.findall(r"^# /// script\n(.*?)^# ///$", script.read_text(), re.DOTALL | re.MULTILINE)
+    asked = tomllib.loads(re.sub("^# ?", "", header, flags=re.MULTILINE))
+    assert [Requirement(line).name for line in asked["dependencies"]] == ["hf-posenc"]
     rows = "".join(f"{word} film {n},{word}\n" for n in range(20) for word in ("good", "bad"))
     (tmp_path / "mine.csv").write_text(f"text,label\n{rows}")
-    command = "uv run --find-links dist examples/train_uv.py --data mine.csv --output runs/mine"
-    words = [str(Path(sys.executable).parent / "uv"), *command.split()[1:], "--pretrained", "none", "--epochs", "1"]
-    done = subprocess.run(words, cwd=tmp_path, env=uv, capture_output=True, text=True, timeout=580)
-    if unreachable := re.search("Failed to fetch.*|.*error sending request.*", done.stderr):
-        pytest.skip(f"There is no package index: {unreachable[0]}")
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "accuracy" in done.stdout
+    words = "--data mine.csv --output runs/mine --pretrained none --epochs 1".split()
+    assert "accuracy" in run(python, script, *words, cwd=tmp_path)
     code = code_files(tiny_config("rope"))
     assert {path.name: path.read_text() for path in (tmp_path / "runs/mine").glob("*.py")} == code
+
+
+def test_the_wheel_requires_all_that_the_package_imports() -> None:
+    """What modules import at their beginning, without an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    distributions = importlib.metadata.packages_distributions()
+    missing = set()
+    for path in (ROOT / "hf_posenc").rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            packages = {name.partition(".")[0] for name in names} - {"hf_posenc", *sys.stdlib_module_names}
+            missing |= {name for name in packages if not required & {*map(canonicalize_name, distributions[name])}}
+    assert not missing
