@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -96,7 +97,7 @@ def predict(
         print(f"Backend: {', '.join([classifier.backend, *precision])}.", file=sys.stderr)
     with tqdm(desc="Labelling", total=len(answers.inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
         _give(answers, answers.compute(bar.update), output, as_json)
-    for remark in (*answers.notes(), *answers.doubts()):
+    for remark in chain.from_iterable(answers.remarks()):
         print(remark, file=sys.stderr)
 
 
@@ -155,8 +156,7 @@ def evaluate(
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning.functions import score_checkpoint
-        from hf_posenc.finetuning.prediction import Asked
+        from hf_posenc.finetuning.prediction import Asked, score_checkpoint
         from hf_posenc.inference.windows import Windows
         from hf_posenc.training.classes import class_tables
 
@@ -173,8 +173,7 @@ def evaluate(
     for remark in (*scores.notes, *scores.doubts):
         print(remark, file=sys.stderr)
     if errors is not None:
-        wrong = len(scores.answers)
-        print(f"{wrong:,} {'row is' if wrong == 1 else 'rows are'} in {errors}", file=sys.stderr)
+        print(f"{scores.wrong:,} {'row is' if scores.wrong == 1 else 'rows are'} in {errors}", file=sys.stderr)
     if as_json:
         print(json_text(scores.as_dict(str(data))))
     else:

@@ -15,7 +15,6 @@ import tempfile
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -28,12 +27,13 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from transformers import PreTrainedModel
 
 from ..checkpoints.files import TRAINED_ON, not_finite
-from ..checkpoints.keeper import OutputFolder, output_folder
+from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
@@ -113,7 +113,7 @@ def fit(
     is_real = _problem_type(labelled, Options.of(problem_type=problem_type).problem_type) == "regression"
     estimator: Any = PosEncRegressor if is_real else PosEncClassifier
     chosen = estimator(baselines=baselines, pretrained=pretrained, scheme=scheme, **options)
-    with contextlib.nullcontext() if output is None else _folder_of_a_run(output, overwrite) as folder:
+    with contextlib.nullcontext() if output is None else _folder_of(output, overwrite) as folder:
         fitted: PosEncClassifier | PosEncRegressor = chosen.fit(texts, labels)
         if folder is not None:
             fitted._save_into(folder)
@@ -228,8 +228,7 @@ class _Estimator(BaseEstimator):
         self.tokenizer_ = result.tokenizer
         self.report_ = result.report
         self._result = result
-        doubts = [*result.report.warnings, *result.report.data.doubts]
-        for doubt in () if self.verbose else doubts:
+        for doubt in () if self.verbose else result.report.doubts():
             warnings.warn(doubt, stacklevel=3)
         return self
 
@@ -285,7 +284,7 @@ class _Estimator(BaseEstimator):
             raise UserError(f"{self.model_.name_or_path!r} is a graph. Copy its folder instead of saving it.")
         if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
-        with _folder_of_a_run(output, overwrite) as folder:
+        with _folder_of(output, overwrite) as folder:
             self._save_into(folder)
         return folder.path
 
@@ -418,20 +417,13 @@ def _spell_in_memory(parameter: str, value: Any) -> str:
     return f"{spelt_in_python} of hf_posenc.train" if parameter in _OF_FILES else spelt_in_python
 
 
-def _folder_of_a_run(output: str | Path, overwrite: bool) -> contextlib.AbstractContextManager[OutputFolder]:
-    """The folder that a run is kept in, locked; refused where it is taken."""
-    check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
-    return output_folder(expanded(output), check=check, process=PartialState())
+def _folder_of(output: str | Path, overwrite: bool) -> contextlib.AbstractContextManager[OutputFolder]:
+    return run_folder.folder_of_a_run(expanded(output), PartialState(), overwrite=overwrite)
 
 
-def _without(labels: Any, rows: Collection[int]) -> Any:
+def _without(labels: Any, rows: list[int]) -> Any:
     """Labels, of whatever kind, without those of some rows."""
-    if not rows:
-        return labels
-    kept = [row for row in range(len(labels)) if row not in rows]
-    if isinstance(labels, pd.DataFrame | pd.Series):
-        return labels.iloc[kept]
-    return labels[kept] if isinstance(labels, np.ndarray) else [labels[row] for row in kept]
+    return _safe_indexing(labels, np.setdiff1d(range(len(labels)), rows)) if rows else labels
 
 
 def _with_gaps(values: list[Any], missing: Collection[int]) -> list[Any]:

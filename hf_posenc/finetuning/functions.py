@@ -53,9 +53,16 @@ def train(
         return fine_tune(chosen, baselines=baselines)
     with silence():
         result = fine_tune(chosen, baselines=baselines, console=Console(quiet=True))
-    for doubt in (*result.report.warnings, *result.report.data.doubts):
-        warnings.warn(doubt, stacklevel=2)
+    _remark([], result.report.doubts())
     return result
+
+
+def _remark(notes: Iterable[str], doubts: Iterable[str]) -> None:
+    """Logs notes, and warns the caller of doubts."""
+    for note in notes:
+        logger.info(note)
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=3)
 
 
 @dataclass
@@ -80,15 +87,10 @@ class Answers:
         """An answer per input, in order; `progress` is called with the number of inputs after each batch."""
         return prediction.answers_to(self.classifier, self.inputs, self.asked, long=self.long, progress=progress)
 
-    def notes(self) -> list[str]:
-        """Says of answers that are computed what was read, and how much of it in windows."""
-        notes, _ = remarks_on_long(self.long, self.classifier.tokenizer, self.asked.windows)
-        return [*filter(None, [self.read]), *notes]
-
-    def doubts(self) -> list[str]:
-        """Says what to doubt of answers that are computed: texts that were cut, and empty ones."""
-        _, doubts = remarks_on_long(self.long, self.classifier.tokenizer, self.asked.windows)
-        return [*doubts, *filter(None, [self.remark_of_empty])]
+    def remarks(self) -> tuple[list[str], list[str]]:
+        """Says of answers that are computed what was read and how, and what to doubt: texts cut, and empty ones."""
+        notes, doubts = remarks_on_long(self.long, self.classifier.tokenizer, self.asked.windows)
+        return [*filter(None, [self.read]), *notes], [*doubts, *filter(None, [self.remark_of_empty])]
 
 
 def open_answers(
@@ -257,10 +259,7 @@ def predict(
     given = list(answers.compute())
     if place is not None:
         prediction.write_answers(place, answers.rows, given, names)
-    for note in answers.notes():
-        logger.info(note)
-    for doubt in answers.doubts():
-        warnings.warn(doubt, stacklevel=2)
+    _remark(*answers.remarks())
     flat = [prediction.flat_answer(answer, names) for answer in given]
     table: pd.DataFrame = prediction.with_answers(answers.rows, flat).to_pandas()
     return table
@@ -316,37 +315,6 @@ def evaluate(
     )
     place = None if errors is None else expanded(str(errors))
     asked = prediction.Asked(batch_size=batch_size, windows=Windows.of(windows, stride))
-    scores = score_checkpoint(checkpoint, options, asked, split=split, errors=place)
-    for note in scores.notes:
-        logger.info(note)
-    for doubt in scores.doubts:
-        warnings.warn(doubt, stacklevel=2)
+    scores = prediction.score_checkpoint(checkpoint, options, asked, split=split, errors=place)
+    _remark(scores.notes, scores.doubts)
     return scores.as_dict(str(data))
-
-
-def score_checkpoint(
-    checkpoint: str | Path,
-    options: Options,
-    asked: prediction.Asked,
-    *,
-    split: str | None = None,
-    errors: str | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> prediction.Evaluation:
-    """Opens a checkpoint and scores it; writes the rows that are answered wrongly, if `errors` names a file.
-
-    Raises:
-        UserError: something can't be read, or the parameters contradict each other.
-    """
-    if errors is not None:
-        prediction.check_output(errors, options.data, "errors")
-    classifier = prediction.load_classifier(
-        str(checkpoint), options.device, options.revision, trust_remote_code=options.trust_remote_code
-    )
-    if errors is not None and classifier.known.problem_type == "regression":
-        useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
-        raise UserError(useless, parameter="errors", value=errors)
-    scores = prediction.score_classifier(classifier, options, split, asked, progress)
-    if errors is not None:
-        prediction.write_answers(errors, scores.errors, scores.answers, classifier.known.label_names)
-    return scores

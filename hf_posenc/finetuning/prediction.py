@@ -51,6 +51,41 @@ class Classifier:
     known: Known
     backend: str
 
+    def logits(
+        self,
+        inputs: Iterable[tuple[str, ...]],
+        asked: "Asked",
+        *,
+        long: dict[int, int] | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> Iterator[np.ndarray]:
+        """Logits (C,) of inputs as they are asked for, in order; see `logits_of`."""
+        return logits_of(
+            self.model,
+            self.tokenizer,
+            inputs,
+            asked.batch_size,
+            bf16=asked.bf16,
+            progress=progress,
+            temperature=self.temperature() if asked.calibrated else 1.0,
+            windows=asked.windows,
+            long=long,
+        )
+
+    def temperature(self) -> float:
+        """The temperature that training fitted.
+
+        Raises:
+            UserError: there is none.
+        """
+        temperature: Any = notes_of(self.model.config).get("temperature")
+        if isinstance(temperature, int | float) and 0 < temperature < math.inf:
+            return float(temperature)
+        raise UserError(
+            f"{self.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of one "
+            f"label per text, where some are answered wrongly. Leave {spell('calibrated', True)} out."
+        )
+
 
 @without_bars()
 def load_classifier(
@@ -166,35 +201,9 @@ def answers_to(
         useless = f"is for several labels per text, and {classifier.name!r} gives one answer. Leave it out."
         raise UserError(useless, parameter="threshold", value=asked.threshold)
     least = 0.5 if asked.threshold is None else asked.threshold
-    answered = logits_of(
-        classifier.model,
-        classifier.tokenizer,
-        inputs,
-        asked.batch_size,
-        bf16=asked.bf16,
-        progress=progress,
-        temperature=_temperature(classifier) if asked.calibrated else 1.0,
-        windows=asked.windows,
-        long=long,
-    )
     names = classifier.known.label_names
-    for logits in answered:
+    for logits in classifier.logits(inputs, asked, long=long, progress=progress):
         yield answers_from_logits(logits[None], names, problem_type, threshold=least, top_k=asked.top_k)[0]
-
-
-def _temperature(classifier: Classifier) -> float:
-    """The temperature that training fitted.
-
-    Raises:
-        UserError: there is none.
-    """
-    temperature: Any = notes_of(classifier.model.config).get("temperature")
-    if isinstance(temperature, int | float) and 0 < temperature < math.inf:
-        return float(temperature)
-    raise UserError(
-        f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
-        f"one label per text, where some are answered wrongly. Leave {spell('calibrated', True)} out."
-    )
 
 
 @dataclass(frozen=True)
@@ -205,20 +214,18 @@ class Evaluation:
         metrics: loss and the metrics of its problem type.
         classes, confusion: see `class_scores` and `confusion` of `training.classes`.
         examples: how many rows were scored.
+        wrong: how many of them have another label; of a regression none.
         notes: what was read, used and left out, and which texts were read in windows.
         doubts: what is odd about the data, and which texts were cut.
-        errors: the rows whose label is wrong, with all columns as they were read, and `line`.
-        answers: to these rows.
     """
 
     metrics: dict[str, float]
     classes: list[dict[str, Any]]
     confusion: list[list[int]] | None
     examples: int
+    wrong: int
     notes: list[str]
     doubts: list[str]
-    errors: pa.Table
-    answers: list[dict[str, Any]]
 
     def as_dict(self, data: str) -> dict[str, Any]:
         """Builds what `evaluate` returns, and its command prints as JSON: metrics, and the classes if there are any."""
@@ -226,25 +233,35 @@ class Evaluation:
         return {"data": data, "examples": self.examples, **self.metrics, **by_class}
 
 
-def score_classifier(
-    classifier: Classifier,
+def score_checkpoint(
+    checkpoint: str | Path,
     options: Options,
+    asked: Asked,
+    *,
     split: str | None = None,
-    asked: Asked | None = None,
+    errors: str | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
-    """Scores a classifier on a file, or on one split of a folder or a data set.
+    """Opens a checkpoint and scores it on a file, or on one split of a folder or a data set.
 
     Args:
-        classifier: what `load_classifier` returned.
+        checkpoint: its folder, or its name on the Hub.
         options: of the data.
+        asked: how the texts are answered.
         split: of a folder or a data set.
-        asked: how the texts are answered. None: with the defaults of `evaluate`.
+        errors: a file for the rows that are answered wrongly, with all columns as they were read, and `line`.
         progress: called with the number of texts after each batch.
 
     Raises:
-        UserError: the data can't be read, has no labels, or other labels than the model's.
+        UserError: something can't be read, the data has no labels, or the parameters contradict each other.
     """
+    if errors is not None:
+        check_output(errors, options.data, "errors")
+    trusts = options.trust_remote_code
+    classifier = load_classifier(str(checkpoint), options.device, options.revision, trust_remote_code=trusts)
+    if errors is not None and classifier.known.problem_type == "regression":
+        useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
+        raise UserError(useless, parameter="errors", value=errors)
     table = read_split(options, split, classifier.known.dialect)
     prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
@@ -252,37 +269,27 @@ def score_classifier(
     if right is None:
         missing = f"The data has no labels in column {prepared.columns.label!r}. Name it: {spell('label_column')}."
         raise UserError(missing)
-    asked = asked or Asked()
     long: dict[int, int] = {}
     texts = zip(*texts_of(part), strict=True)
-    answered = logits_of(
-        classifier.model,
-        classifier.tokenizer,
-        texts,
-        asked.batch_size,
-        progress=progress,
-        windows=asked.windows,
-        long=long,
-    )
-    logits = np.stack(list(answered))
+    logits = np.stack(list(classifier.logits(texts, asked, long=long, progress=progress)))
     labels = np.asarray(right)
-    loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
-    metrics = loss_and_metrics(loss, logits, labels)
     predicted = predictions_from_logits(logits, kind)
-    names = prepared.labels.names
     differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
-    given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
+    if errors is not None:
+        names = classifier.known.label_names
+        rows = _rows_at(part[LINE][wrong] if wrong else [], table.rows, table.numbers)
+        write_answers(errors, rows, answers_from_logits(logits[wrong], names, kind), names)
+    loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     notes, doubts = remarks_on_long(long, classifier.tokenizer, asked.windows)
     return Evaluation(
-        metrics=metrics,
-        classes=class_scores(labels, predicted, names),
-        confusion=confusion(labels, predicted, names),
+        metrics=loss_and_metrics(loss, logits, labels),
+        classes=class_scores(labels, predicted, prepared.labels.names),
+        confusion=confusion(labels, predicted, prepared.labels.names),
         examples=len(part),
+        wrong=len(wrong),
         notes=[prepared.summary.line, *notes],
         doubts=[*prepared.summary.doubts, *doubts],
-        errors=_rows_at(part[LINE][wrong] if wrong else [], table.rows, table.numbers),
-        answers=given,
     )
 
 

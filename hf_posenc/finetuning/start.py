@@ -132,9 +132,10 @@ def start(
     """
     if beginning.checkpoint is None:
         return *_new(options, prepared, beginning.config), []
+    knows_labels = _knows_labels(beginning, prepared.labels)
     if _needs_conversion(options, beginning.config):
-        return _convert(options, prepared, beginning)
-    return _load(options, prepared, beginning.checkpoint, beginning.config)
+        return _convert(options, prepared, beginning.checkpoint, knows_labels)
+    return _load(options, prepared, beginning.checkpoint, beginning.config, keeps_head=knows_labels)
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
@@ -154,11 +155,10 @@ def _needs_conversion(options: Options, config: Any) -> bool:
 
 
 def _convert(
-    options: Options, prepared: PreparedData, beginning: Beginning
+    options: Options, prepared: PreparedData, checkpoint: Checkpoint, knows_labels: bool
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of another family, or under other positions, as a classifier of the data's labels."""
     source = str(options.pretrained)
-    knows_labels = _knows_labels(beginning, prepared.labels)
     converted = convert(
         source,
         scheme=options.scheme,
@@ -174,8 +174,7 @@ def _convert(
     config: Any = converted.model.config
     config.dtype = None  # trained in float32, whatever the source is stored in
     keeps_head = knows_labels and not converted.report.keys.new
-    notes = _set_fields(options, config, _fields(options, prepared.labels, keeps_head=keeps_head))
-    notes += _of_the_head(source, beginning.checkpoint, keeps_head=keeps_head)
+    notes = _set_fields(options, prepared.labels, config, checkpoint, keeps_head=keeps_head)
     model = AutoModelForSequenceClassification.from_config(config)
     part = model if knows_labels else model.base_model
     part.load_state_dict(converted.model.state_dict())
@@ -187,18 +186,16 @@ def _convert(
 
 
 def _load(
-    options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any
+    options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any, *, keeps_head: bool
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
     source = str(options.pretrained)
-    keeps_head = _knows_labels(Beginning(config, checkpoint), prepared.labels)
     tokenizer = load_tokenizer(checkpoint, config)
     notes = []
     if tokenizer is not None:
         notes = check_ids(tokenizer, checkpoint.folder, source, allowed=options.allow_other_tokens, is_saved=True)
     tokenizer = _tokenizer_for(options, tokenizer)
-    notes += _set_fields(options, config, _fields(options, prepared.labels, keeps_head=keeps_head))
-    notes += _of_the_head(source, checkpoint, keeps_head=keeps_head)
+    notes += _set_fields(options, prepared.labels, config, checkpoint, keeps_head=keeps_head)
     model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
         _renew_head(model)
@@ -215,22 +212,6 @@ def _knows_labels(beginning: Beginning, labels: Labels) -> bool:
     return (
         beginning.config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     )
-
-
-def _fields(options: Options, labels: Labels, *, keeps_head: bool) -> dict[str, Any]:
-    """The fields of the labels and those that `set` names; a head that is kept answers in the units that it learned."""
-    fields = {**_head(labels), **_config_fields(options)}
-    if keeps_head:
-        fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
-    return fields
-
-
-def _of_the_head(source: str, checkpoint: Checkpoint | None, *, keeps_head: bool) -> list[str]:
-    """A sentence on what becomes of a checkpoint's classifier, if it has one."""
-    if checkpoint is None or checkpoint.task != CLASSIFIER:
-        return []
-    which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
-    return [f"{last_name(source)} was trained for {which} labels: its classifier is {state}."]
 
 
 def _tokenizer_for(options: Options, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
@@ -251,16 +232,28 @@ def _tokenizer_for(options: Options, tokenizer: PreTrainedTokenizerBase | None) 
     return given
 
 
-def _set_fields(options: Options, config: Any, fields: dict[str, Any]) -> list[str]:
-    """Sets fields of a trained checkpoint's configuration; a sentence where attention had dropout."""
+def _set_fields(
+    options: Options, labels: Labels, config: Any, checkpoint: Checkpoint, *, keeps_head: bool
+) -> list[str]:
+    """Sets the labels and what `set` names in the configuration of trained weights; a sentence on each change.
+
+    A head that is kept answers in the units that it learned.
+    """
+    fields = {**_head(labels), **_config_fields(options)}
+    if keeps_head:
+        fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
     notes = []
-    if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
-        was = config.attention_probs_dropout_prob
-        keeps = spell("set.attention_probs_dropout_prob", was)
-        notes.append(f"Attention dropout is 0 instead of {was:g}: {keeps} keeps it.")
-        fields = {**fields, "attention_probs_dropout_prob": 0.0}
+    dropout = config.attention_probs_dropout_prob
+    if dropout and "attention_probs_dropout_prob" not in fields:
+        keeps = spell("set.attention_probs_dropout_prob", dropout)
+        notes.append(f"Attention dropout is 0 instead of {dropout:g}: {keeps} keeps it.")
+        fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
         config.update(fields)
+    if checkpoint.task == CLASSIFIER:
+        which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
+        source = last_name(str(options.pretrained))
+        notes.append(f"{source} was trained for {which} labels: its classifier is {state}.")
     return notes
 
 

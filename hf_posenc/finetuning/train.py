@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from .. import files
 from ..checkpoints.files import TRAINED_ON
-from ..checkpoints.keeper import OutputFolder, output_folder
+from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import input_length
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
@@ -87,8 +87,8 @@ def fine_tune(
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
     console = (console or ProgressConsole()) if process.is_main_process else Console(quiet=True)
-    check = partial(run_folder.refuse_taken, overwrite=options.overwrite, resume=options.resume)
-    with output_folder(options.output, check=check, process=process) as output:
+    asked = {"overwrite": options.overwrite, "resume": options.resume}
+    with run_folder.folder_of_a_run(options.output, process, **asked) as output:
         return _train(options, output, process, tables, baselines, console)
 
 

@@ -18,7 +18,6 @@ from datasets import Dataset
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
-from transformers.utils import is_torch_tf32_available
 
 from ..errors import UserError, one_line, spell, user_errors
 from ..machine import step_bytes
@@ -221,9 +220,6 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
         if chosen.get(name) and on_cpu:
             way_out = f"needs a GPU. Leave it out; {spell('bf16', True)} works on a CPU, too."
             raise UserError(way_out, parameter=f"set.{name}", value=True)
-    if chosen.get("tf32") and not is_torch_tf32_available():
-        needed = "needs an NVIDIA GPU of the Ampere generation or a later one. Leave it out."
-        raise UserError(needed, parameter="set.tf32", value=True)
     bf16 = options.bf16
     if bf16 is None:
         bf16 = not chosen.get("fp16") and is_bf16_fast(on_cpu)

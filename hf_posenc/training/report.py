@@ -143,6 +143,10 @@ class TrainingReport:
         """The content of `results.json`."""
         return {**asdict(self), "versions": versions()}
 
+    def doubts(self) -> list[str]:
+        """Reasons to doubt the result, and the data."""
+        return [*self.warnings, *self.data.doubts]
+
     def show_start(self, console: Console) -> None:
         """Prints what is known before the first step."""
         _say(

@@ -7,8 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+
 from .. import files
-from ..checkpoints.keeper import OutputFolder, disk_errors
+from ..checkpoints.keeper import OutputFolder, disk_errors, output_folder
 from ..checkpoints.trainer_checkpoints import (
     STATE,
     checkpoints,
@@ -31,6 +33,13 @@ DIGEST = "digest_of_rows"
 """What it says of the rows; it tells our file from others of its name."""
 _MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
 """Options that a resumed run may have otherwise."""
+
+
+def folder_of_a_run(
+    output: str | Path, process: PartialState, *, overwrite: bool, resume: bool = False
+) -> contextlib.AbstractContextManager[OutputFolder]:
+    """The folder that a run is kept in, locked; refused where it is taken."""
+    return output_folder(output, check=partial(refuse_taken, overwrite=overwrite, resume=resume), process=process)
 
 
 def refuse_taken(output: OutputFolder, *, overwrite: bool, resume: bool) -> None:

@@ -1,4 +1,4 @@
-"""The stock Trainer with our loss and groups of learning rates, low-rank changes, and patience."""
+"""The stock Trainer with our loss and groups of learning rates, and low-rank changes."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,8 +14,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
-    TrainerControl,
-    TrainerState,
     TrainingArguments,
 )
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
@@ -154,7 +152,7 @@ def make_trainer(
         trainer.add_callback(Bar())
     trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
-        trainer.add_callback(Patience(recipe.patience))
+        trainer.add_callback(EarlyStoppingCallback(recipe.patience))
     return trainer
 
 
@@ -187,25 +185,3 @@ def merge_lora(model: torch.nn.Module) -> None:
             module.merge()
             model.set_submodule(name, module.get_base_layer())
     model.requires_grad_(True)
-
-
-class Patience(EarlyStoppingCallback):
-    """Early stopping, also of a resumed run whose patience had ended: it takes one step, and keeps nothing of it."""
-
-    is_over = False
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Stops if the counter, which a checkpoint restores, has reached its end."""
-        self.is_over = self.early_stopping_patience_counter >= self.early_stopping_patience
-        control.should_training_stop = self.is_over
-        return control
-
-    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Neither evaluates nor saves a step too many."""
-        if self.is_over:
-            control.should_log = control.should_evaluate = control.should_save = False
-        return control
-
-    on_epoch_end = on_step_end

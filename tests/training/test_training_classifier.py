@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import write_jsonl
+from common import others_slow, write_jsonl
 from huggingface_hub import ModelCard
 from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
@@ -15,13 +15,11 @@ from torch.nn import functional
 from training_harness import read_jsonl, results, rows, train
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pipeline
 
-from hf_posenc import PosEncConfig
+from hf_posenc import PosEncConfig, evaluate
 from hf_posenc.checkpoints.keeper import LIST, is_model_file
 from hf_posenc.data.labels import Labels
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
-from hf_posenc.finetuning.prediction import load_classifier, score_classifier
-from hf_posenc.options import Options
 from hf_posenc.schemes.support import code_files
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 
@@ -32,7 +30,7 @@ PARADIGM = "existential_there_quantifiers_2"
 
 def scored(folder: Path | str, data: str) -> dict[str, float]:
     """The metrics of a checkpoint that is loaded anew, on a file."""
-    return score_classifier(load_classifier(str(folder), "cpu"), Options(data=data)).metrics
+    return {name: value for name, value in evaluate(folder, data, device="cpu").items() if isinstance(value, float)}
 
 
 @pytest.fixture(scope="module")
@@ -158,17 +156,7 @@ def test_the_best_weights_are_kept(order, tmp_path, given, metric, best):
     assert f"best by {metric}: epoch {kept['epoch']:g}" in (tmp_path / "run" / "README.md").read_text()
 
 
-@pytest.mark.slow
-def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
-    options = {**order, "epochs": 2, "bf16": False}
-    whole = train(tmp_path / "whole", **options)
-    parts = train(tmp_path / "parts", **options, batch_size=4, gradient_accumulation_steps=4)
-    assert parts.report.metrics["train_loss"] == pytest.approx(whole.report.metrics["train_loss"], abs=1e-5)
-    assert parts.report.metrics["eval_loss"] == pytest.approx(whole.report.metrics["eval_loss"], abs=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("bf16", others_slow([True, False], True))
 def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, computed_in, bf16):
     run = train(tmp_path / "run", **order, bf16=bf16)
     assert next(run.model.parameters()).dtype == torch.float32
@@ -178,7 +166,13 @@ def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, co
     for prefix, split in (("eval", "validation"), ("test", "test")):
         metrics = scored(tmp_path / "run", order[split])
         assert metrics == {name: pytest.approx(run.report.metrics[f"{prefix}_{name}"], rel=1e-5) for name in metrics}
-    assert set(computed_in) == {torch.float32}
+    batch = run.tokenizer("who saw karla", return_tensors="pt")
+    with torch.no_grad():
+        (logits,) = run.model(**batch, return_dict=False)
+        precise = run.model.double()(**batch).logits
+    torch.testing.assert_close(logits.double(), precise, rtol=0, atol=1e-5)
+    run.model.float()
+    assert set(computed_in) == {torch.float32, torch.float64}
     computed_in.clear()  # and in mixed precision it can be trained again
     options = {"bf16": bf16, "use_cpu": True, "max_steps": 1, "report_to": "none", "disable_tqdm": True}
     arguments = TrainingArguments(output_dir=str(tmp_path / "again"), **options)

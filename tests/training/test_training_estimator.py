@@ -81,21 +81,6 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     assert "# model\n" in (tmp_path / "model" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("bf16", [True, False])
-def test_answers_are_float32_whatever_the_training_was(tmp_path: Path, bf16: bool) -> None:
-    texts, labels = data()
-    fitted = hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=bf16)
-    probabilities = fitted.predict_proba(texts)
-    fitted.save(tmp_path / "model")
-    np.testing.assert_allclose(hf_posenc.load(tmp_path / "model").predict_proba(texts), probabilities, atol=1e-6)
-    batch = fitted.tokenizer_(texts[:8], padding=True, return_tensors="pt")
-    with torch.no_grad():
-        (logits,) = fitted.model_(**batch, return_dict=False)
-        double = fitted.model_.double()(**batch).logits
-    assert logits.dtype == torch.float32
-    torch.testing.assert_close(logits.double(), double, rtol=0, atol=1e-5)
-
-
 def test_it_is_the_training_of_the_command_line(tmp_path: Path, run: Any) -> None:
     """The same rows from a file give the same weights, bit for bit."""
     texts, labels = data()

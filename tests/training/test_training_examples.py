@@ -16,7 +16,7 @@ import torch
 import transformers
 from common import write_csv, write_jsonl
 from safetensors.torch import load_file
-from training_harness import ROOT, SIZES, TWO, assert_same_weights, command, in_processes, order_files, rows, train
+from training_harness import ROOT, SIZES, TWO, assert_same_weights, command, in_processes, order_files, rows
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction, pipeline
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
@@ -334,18 +334,6 @@ def test_a_labeller_of_long_texts_says_what_it_cuts_and_finds_half_of_the_entiti
     lost = json.loads(said.partition(": ")[2].replace("'", '"'))
     assert lost["train"] == lost["validation"] > 32 * 10
     assert "'eval_recall': 0.5" in printed
-
-
-@pytest.mark.slow
-def test_a_classifier_starts_from_a_masked_language_model(language_model: tuple[Path, str], tmp_path: Path) -> None:
-    source = language_model[0] / "run"
-    model = train(tmp_path / "run", data="blimp_order", max_rows=32, pretrained=str(source), learning_rate=0.0).model
-    assert type(model).__name__ == "PosEncForSequenceClassification"
-    before, after = (
-        transformers.AutoModelForMaskedLM.from_pretrained(source).base_model.state_dict(),
-        model.base_model.state_dict(),
-    )
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize(

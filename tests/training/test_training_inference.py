@@ -18,9 +18,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.finetuning.prediction import answers_to, load_classifier, score_classifier
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.inference.logits import logits_of
-from hf_posenc.options import Options
 
 TEXTS = [row["text"] for row in rows("train", 60)] + ["", "karla " * 70]
 PAIRS = [(text, other) for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]
@@ -152,7 +151,7 @@ def test_weights_stored_in_half_precision_answer_and_are_scored_in_float32(token
     examples = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True) if text]
     file = write_jsonl(tmp_path / "test.jsonl", examples)
     assert classifier.model.dtype == torch.float32
-    assert score_classifier(classifier, Options(data=file)).metrics["accuracy"] == 1
+    assert hf_posenc.evaluate(folder, file)["accuracy"] == 1
 
 
 def test_a_text_beyond_the_positions_is_cut_where_the_tokenizer_names_no_limit(tokenizer: Any, tmp_path: Path) -> None:

@@ -46,12 +46,9 @@ def pickled(path: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
-    "empty": lambda path: path.write_bytes(b""),
     "a pickle": pickled,
     "of another type": lambda path: np.save(path, np.array([0.5, 1.5])),
     "of another shape": lambda path: np.save(path, np.ones((2, 2), dtype=np.uint64)),
-    "an archive": lambda path: path.write_bytes(b"PK\x05\x06" + b"\0" * 18),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
     "unreadable": lambda path: (path.unlink(), path.symlink_to(path.name)),  # for root, too
 }
 
@@ -410,22 +407,6 @@ def test_a_time_that_python_has_no_value_for_is_kept_or_refused(run, checkpoint,
 def test_every_json_that_is_written_is_without_nan(tmp_path):
     write_json(tmp_path / "a.json", {"a": float("nan"), "b": [1, float("-inf"), {"c": b"\x00"}]})
     assert strict((tmp_path / "a.json").read_text()) == {"a": None, "b": [1, None, {"c": "AA=="}]}
-    package = Path(hf_posenc.__file__).parent
-    calls = {f"{path.relative_to(package)}": path.read_text().count("json.dump") for path in package.rglob("*.py")}
-    # Digests, a job for a process, a command or letters in a message, a column's name: no output but `files.py`'s.
-    assert {name: count for name, count in calls.items() if count} == {
-        "files.py": 3,
-        "isolated_load.py": 2,
-        "options.py": 1,
-        "cli/spelling.py": 4,
-        "cli/streams.py": 1,
-        "comparison/results.py": 1,
-        "comparison/tasks.py": 1,
-        "data/columns.py": 1,
-        "data/reading.py": 1,
-        "finetuning/train.py": 1,
-        "schemes/conformance/hooks.py": 1,
-    }
 
 
 HALF = "who\ud800"

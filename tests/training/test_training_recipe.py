@@ -2,32 +2,21 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from common import tiny_config
-from training_harness import options
+from training_harness import options, recipe_of
 
 from hf_posenc import SIZES, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.start import check_start
-from hf_posenc.training.recipe import Recipe, default_epochs, default_learning_rate, defaults_of_language, make_recipe
+from hf_posenc.training.recipe import default_epochs, default_learning_rate, defaults_of_language
 from hf_posenc.training.trainer import RunTrainer
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
-
-
-def recipe(output: Any = "unused", **values: Any) -> Recipe:
-    """Of 160 rows and a narrow model, without the harness's `--set save_strategy=no`."""
-    facts = {"seen": 16.0, "validates": True, "problem_type": "single_label_classification"}
-    seen, validates, problem_type = (values.pop(name, value) for name, value in facts.items())
-    model: Any = torch.nn.Linear(1, 1)
-    model.config = SimpleNamespace(hidden_size=32, problem_type=problem_type)
-    encoded = {split: {"input_ids": [[1] * 10] * 160} for split in ["train", "validation"][: 1 + validates]}
-    return make_recipe(options(output, **{"save_strategy": None, **values}), model, range(int(1600 / seen)), encoded)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +42,7 @@ def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
     assert factors == [4.0, 2.0, 1.0, 1.0]
     # Labels are smoothed where rows are as few as was measured.
     assert [defaults_of_language(16.0, rows, one_label)[1] for rows in (3_000, 3_001)] == [0.1, 0.0]
-    assert recipe(pretrained="folder", seen=2.0).word_rate == 1.0
+    assert recipe_of(pretrained="folder", seen=2.0).word_rate == 1.0
     assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
     assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
     assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
@@ -101,7 +90,7 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 20}
     ],
 )
 def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expected: dict[str, Any]):
-    made = recipe(**given)
+    made = recipe_of(**given)
     assert {name: getattr(made, name) for name in expected} == expected
 
 
@@ -130,37 +119,15 @@ def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[st
         check_start(options("unused", **given))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"patience": 2, "validates": False}, "--patience 2 needs evaluations. Give --validation or a --validation-sh"),
-        ({"patience": 2, "eval_strategy": "no"}, "--patience 2 needs evaluations. Give .* no --set eval_strategy=no"),
-        ({"eval_strategy": "epoch", "validates": False}, "--set eval_strategy=epoch needs validation rows"),
-        ({"save_strategy": "best", "validates": False}, "--set save_strategy=best needs evaluations"),
-        ({"save_strategy": "no", "load_best_model_at_end": True}, "load_best_model_at_end=true needs evaluations and"),
-        ({**STEPS, "save_steps": 40}, "Evaluated every 20 steps and saved every 40 steps, the best weights may not be"),
-        ({**STEPS, "save_strategy": "epoch"}, "Evaluated every 20 steps and saved each epoch, the best weights may"),
-        ({"save_strategy": "no", "metric_for_best_model": "loss"}, "has no effect: the last weights are kept"),
-        ({"device": "tpu"}, "--device 'tpu' can't be trained on. This machine has cpu"),
-        ({"fp16": True}, "--set fp16=true needs a GPU. Leave it out; --bf16 works on a CPU"),
-        ({"optim": "adamant"}, "--set optim=adamant is out of range. Give an installed one"),
-    ],
-)
-def test_a_recipe_that_cannot_be_is_refused(given: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=message) as refused:
-        recipe(**given)
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_bfloat16_is_taken_where_the_machine_has_it_and_can_be_refused(monkeypatch, is_fast: bool):
     monkeypatch.setattr("hf_posenc.training.recipe.is_bf16_fast", lambda on_cpu: is_fast)
-    assert [recipe(bf16=asked).bf16 for asked in (None, False, True)] == [is_fast, False, True]
+    assert [recipe_of(bf16=asked).bf16 for asked in (None, False, True)] == [is_fast, False, True]
 
 
 def test_the_words_of_a_run_learn_at_their_own_rate(tmp_path: Path):
     model = PosEncForSequenceClassification(tiny_config())
-    rates = recipe(tmp_path, validates=False, word_rate=3.0, learning_rate=0.01, weight_decay=0.1)
+    rates = recipe_of(tmp_path, validates=False, word_rate=3.0, learning_rate=0.01, weight_decay=0.1)
     optimizer = RunTrainer(model, rates).create_optimizer()
     words = model.get_input_embeddings().weight
     (group,) = [group for group in optimizer.param_groups if any(p is words for p in group["params"])]
@@ -170,7 +137,7 @@ def test_the_words_of_a_run_learn_at_their_own_rate(tmp_path: Path):
 def test_one_cycle_rises_and_falls_and_ends(tmp_path: Path):
     one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
     optimizer = torch.optim.AdamW([{"params": [one]}, {"params": [other], "lr": 0.3}], lr=0.01)
-    rates = recipe(tmp_path, validates=False, schedule="one-cycle", warmup_steps=5)
+    rates = recipe_of(tmp_path, validates=False, schedule="one-cycle", warmup_steps=5)
     schedule = RunTrainer(PosEncForSequenceClassification(tiny_config()), rates).create_scheduler(20, optimizer)
     rates, momenta = [], []
     for _ in range(20):

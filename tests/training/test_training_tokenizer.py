@@ -23,26 +23,16 @@ def test_a_trained_tokenizer_reloads_the_same(tmp_path):
     assert sorted(again.all_special_tokens) == ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"]
     assert len(again.added_tokens_decoder) == 5
     assert len(again) <= 400
+    cased = train_tokenizer(TEXTS, 400, do_lower_case=False)
+    assert cased.convert_ids_to_tokens(cased("naïvely")["input_ids"])[1] == "naïvely"
+    assert tokenizer.decode(tokenizer("Emily's dog")["input_ids"], skip_special_tokens=True).startswith("emily")
+    pair = tokenizer("the dog", "the cat")
+    border = pair["input_ids"].index(tokenizer.sep_token_id) + 1
+    assert pair["token_type_ids"] == [0] * border + [1] * (len(pair["input_ids"]) - border)
     with pytest.raises(UserError, match="max_length=2 leaves no room"):
         train_tokenizer(TEXTS, model_max_length=2)
     with pytest.raises(UserError, match="no text to train a tokenizer on"):
         train_tokenizer([])
-
-
-def test_pairs_are_marked_as_bert_marks_them():
-    tokenizer = train_tokenizer(TEXTS, 400)
-    encoded = tokenizer("the dog", "the cat")
-    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    assert (tokens[0], tokens[-1], tokens.count("[SEP]")) == ("[CLS]", "[SEP]", 2)
-    border = tokens.index("[SEP]") + 1
-    assert encoded["token_type_ids"] == [0] * border + [1] * (len(tokens) - border)
-
-
-def test_text_comes_back_from_its_tokens():
-    uncased = train_tokenizer(TEXTS, 400)
-    assert uncased.decode(uncased("Emily's dog")["input_ids"], skip_special_tokens=True).startswith("emily")
-    cased = train_tokenizer(TEXTS, 400, do_lower_case=False)
-    assert cased.convert_ids_to_tokens(cased("naïvely")["input_ids"])[1] == "naïvely"
 
 
 NUMBERING = """

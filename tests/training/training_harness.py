@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from hf_posenc.finetuning import train as road
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
+from hf_posenc.training.recipe import Recipe, make_recipe
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ["-m", "hf_posenc.cli", "train"]
@@ -101,6 +103,16 @@ def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:
     beginning = check_start(chosen)
     data = prepare(read(chosen), chosen, beginning.known)
     return data, *start(chosen, data, beginning)
+
+
+def recipe_of(output: Any = "unused", **values: Any) -> Recipe:
+    """The recipe of 160 rows and a narrow model, with these `options` and without `SMALL` ones of saving."""
+    facts = {"seen": 16.0, "validates": True, "problem_type": "single_label_classification"}
+    seen, validates, problem_type = (values.pop(name, value) for name, value in facts.items())
+    model: Any = torch.nn.Linear(1, 1)
+    model.config = SimpleNamespace(hidden_size=32, problem_type=problem_type)
+    encoded = {split: {"input_ids": [[1] * 10] * 160} for split in ["train", "validation"][: 1 + validates]}
+    return make_recipe(options(output, **{"save_strategy": None, **values}), model, range(int(1600 / seen)), encoded)
 
 
 def command(output: Path | str, **values: Any) -> list[str]:
