@@ -1,6 +1,5 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import asdict
@@ -47,14 +46,12 @@ def test_columns_are_found_by_their_names(names, options, text, label):
 
 
 @pytest.mark.parametrize("beside", ["input_label", "confidence"])
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
+def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside):
     labels = {"text": ["x", "y"], "label": ["a", "b"]}
-    tables = {"train": table(**labels), split: table(**labels, **{beside: ["b", "a"]})}
+    tables = {"train": table(**labels), "test": table(**labels, **{beside: ["b", "a"]})}
     with pytest.raises(UserError, match="'label' seems to hold answers .* with --label-column."):
         prepare(tables, Options(validation_share=0))
     assert prepare(tables, Options(validation_share=0, label_column="label")).labels.names == ("a", "b")
-    assert find_columns(tables[split], Options(), needs_label=False).text == ("text",)  # to be answered again
 
 
 # ---- what a checkpoint remembers -------------------------------------------------------------------------------------
@@ -161,15 +158,15 @@ def test_equal_texts_fall_on_one_side(tmp_path):
     assert 102 <= len(train) < 140
 
 
-def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
+def test_contradictions_and_texts_that_splits_share_are_counted_and_listed_where_they_stand(tmp_path):
     rows = rows_with("xy" * 20)
-    train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
+    more = [{**rows[0], "label": "y"}, {**rows[1], "label": "x"}, {**rows[0], "label": "y"}, rows[4]]
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
-    data = prepared(train, test=test, validation=test)
+    data = prepared(write_csv(tmp_path / "a.csv", [*rows, *more]), test=test, validation=test)
     shared = "10 of 11 {} texts also in the training data: scores on them say little."
     assert data.summary.doubts == [
-        "1 train row with the text and the label of an earlier one.",
-        "1 training text with different labels in different rows: lines 2 and 42.",
+        "2 train rows with the text and the label of an earlier one.",
+        "2 training texts with different labels in different rows: lines 2 and 42; lines 3 and 43.",
         *(shared.format(split) for split in ("validation", "test")),
     ]
 
@@ -196,18 +193,6 @@ def test_labels_that_look_like_slips_are_named_with_their_lines(tmp_path, labels
     data = prepared(write(tmp_path / f"a.{suffix}", rows_with(labels)), validation_share=0)
     expected = [f"Labels that may be slips, of one row or nearly alike: {said}."] if said else []
     assert data.summary.doubts == expected
-
-
-def test_rows_that_contradict_each_other_are_listed_where_they_stand(tmp_path):
-    rows = rows_with("xy" * 10)
-    more = [{**rows[0], "label": "y"}, {**rows[1], "label": "x"}, {**rows[0], "label": "y"}, rows[4]]
-    (tmp_path / "a.json").write_text(json.dumps([*rows, *more]))
-    data = prepared(str(tmp_path / "a.json"), validation_share=0)
-    assert data.summary.doubts == [
-        "2 train rows with the text and the label of an earlier one.",
-        "2 training texts with different labels in different rows: rows 0 and 20; rows 1 and 21.",
-    ]
-    assert data.summary.line.endswith("train 24 rows; 24 rows to train on.")
 
 
 def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
@@ -246,20 +231,13 @@ def test_rows_without_text_or_label_are_left_out_where_that_is_asked_and_counted
     assert asdict(data.summary) == {"line": line, "doubts": []}
 
 
-@pytest.mark.parametrize(
-    ("join", "lacking", "message"),
-    [
-        (" | ", [(None, None), (" ", float("nan"))], r"line 5 has none \(2 rows in all\)"),
-        (None, [("a", None), (None, 3)], r"line 5 has no pair \(2 rows in all\)"),
-    ],
-)
-def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path, join, lacking, message):
-    cells = [("a", 1), ("b", 2), ("c", 3), ("d", 4), *lacking]
-    rows = [{"a": a, "b": b, "label": "xy"[row % 2]} for row, (a, b) in enumerate(cells)]
-    path, options = write_jsonl(tmp_path / "a.jsonl", rows), {"text_column": "a,b", "join": join}
-    with pytest.raises(UserError, match=f"Missing text in the train data: {message}"):
-        prepared(path, **options)
-    assert len(prepared(path, skip_missing=True, **options).splits["train"]) == 4
+@pytest.mark.parametrize("join", [" | ", None])
+def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path, join):
+    lacking = [(None, 3), ("a", None)] if join is None else [(None, None), (None, float("nan"))]
+    rows = [{"a": a, "b": b, "label": "xy"[row % 2]} for row, (a, b) in enumerate([("a", 1), ("b", 2), *lacking])]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    data = prepared(path, skip_missing=True, text_column="a,b", join=join)
+    assert data.splits["train"]["__line__"][:] == [1, 2]
 
 
 def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_differ_where_they_are_divided():
