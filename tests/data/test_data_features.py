@@ -1,6 +1,7 @@
 """Every type of `datasets` and of Arrow as a column of texts, of labels, or of neither: taken, or refused."""
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 
 import datasets.features
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import Columns, Known, Options, UserError, as_table, read, read_file, rows_of
+from data_harness import Columns, Options, UserError, as_table, prepare, read, read_file, rows_of
 from datasets import (
     Array2D,
     ClassLabel,
@@ -22,22 +23,21 @@ from datasets import (
     Value,
 )
 
-from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.sources import read_split
 
 NO_TEXT, NO_LABEL = "which is no text. Write a string", "which is no label, word or number"
 AB = ClassLabel(names=["a", "b"])
-SEVERAL = ("a", "b"), [[1.0, 0.0], [1.0, 1.0]]
+SEVERAL = ("a", "b"), [[1.0, 0.0], [0.0, 1.0]]
 WORDS = ("x", "y"), [0, 1]
 BIG = 2**64 - 1
 
 # feature, cells of two rows, their texts or why there are none, and their labels with numbers or why there are none
 FEATURES = [
     (AB, [1, 0], ["b", "a"], (("a", "b"), [1, 0])),
-    *((kind(AB), [[0], [0, 1]], NO_TEXT, SEVERAL) for kind in (List, LargeList, Sequence)),
-    (List(AB, length=1), [[0], [1]], NO_TEXT, (("a", "b"), [[1.0, 0.0], [0.0, 1.0]])),
-    (List(Value("string")), [["a"], ["a", "b"]], NO_TEXT, SEVERAL),
-    (LargeList(Value("large_string")), [["a"], ["a", "b"]], NO_TEXT, SEVERAL),
+    *((kind(AB), [[0], [1]], NO_TEXT, SEVERAL) for kind in (List, LargeList, Sequence)),
+    (List(AB, length=1), [[0], [1]], NO_TEXT, SEVERAL),
+    (List(Value("string")), [["a"], ["b"]], NO_TEXT, SEVERAL),
+    (LargeList(Value("large_string")), [["a"], ["b"]], NO_TEXT, SEVERAL),
     (List(List(Value("int64"))), [[[1]], [[2]]], NO_TEXT, NO_LABEL),
     (Features({"a": Value("string")}), [{"a": "x"}, {"a": "y"}], NO_TEXT, NO_LABEL),
     (Array2D((1, 1), "int64"), np.ones((2, 1, 1), int), NO_TEXT, NO_LABEL),
@@ -76,8 +76,10 @@ def outcome(take):
 def check(table, text, label):
     texts = outcome(lambda: Columns(("t",)).texts(table)[0])
     assert text in texts if isinstance(text, str) else texts == text
-    labels = outcome(lambda: encode_labels({"train": table}, Columns(("other",), ("t",)), Options(), Known()))
-    assert label in labels if isinstance(label, str) else (labels[0].names, labels[1]["train"]) == label
+    rows = table.rows.append_column("text", pa.array(["one", "two"]))
+    tables, options = {"train": replace(table, rows=rows)}, Options(label_column="t", validation_share=0)
+    data = outcome(lambda: prepare(tables, options))
+    assert label in data if isinstance(label, str) else (data.labels.names, data.splits["train"]["labels"][:]) == label
 
 
 @pytest.mark.parametrize(("feature", "cells", "text", "label"), FEATURES, ids=[str(row[0])[:60] for row in FEATURES])
@@ -99,11 +101,11 @@ def test_a_column_of_files_is_refused_without_decoding_one(name, nested):
 ARROW = {
     "dictionary": (pa.array(["x", "y"]).dictionary_encode(), ["x", "y"], WORDS),
     "lists of a dictionary": (
-        pa.ListArray.from_arrays([0, 1, 3], pa.array(["a", "a", "b"]).dictionary_encode()),
+        pa.ListArray.from_arrays([0, 1, 2], pa.array(["a", "b"]).dictionary_encode()),
         NO_TEXT,
         SEVERAL,
     ),
-    "list view": (pa.array([["a"], ["a", "b"]], pa.list_view(pa.string())), NO_TEXT, SEVERAL),
+    "list view": (pa.array([["a"], ["b"]], pa.list_view(pa.string())), NO_TEXT, SEVERAL),
     "map": (pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), NO_TEXT, NO_LABEL),
     "struct of a map": (
         pa.array([{"a": [("a", 1)]}] * 2, pa.struct({"a": pa.map_(pa.string(), pa.int64())})),
