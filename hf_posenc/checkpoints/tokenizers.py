@@ -50,17 +50,15 @@ def load_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTokenizerBa
         encoded = tokenizer("a")  # with what a template puts around it
         types = encoded.get("token_type_ids", [0])
     largest = max([largest_id(tokenizer), *encoded["input_ids"]])
+    contradiction = None
     if largest >= config.vocab_size:
-        raise UserError(
-            f"{checkpoint.name!r}: its tokenizer has token {largest}, {tokenizer.convert_ids_to_tokens(largest)!r}, "
-            f"and the model has vocab_size={config.vocab_size}. They don't belong together: put the model's own "
-            "tokenizer into the folder."
-        )
-    if (kinds := getattr(config, "type_vocab_size", 0)) and max(types, default=0) >= kinds:
-        raise UserError(
-            f"{checkpoint.name!r}: its tokenizer gives token type {max(types)}, and the model has type_vocab_size="
-            f"{kinds}. They don't belong together: put the model's own tokenizer into the folder."
-        )
+        token = tokenizer.convert_ids_to_tokens(largest)
+        contradiction = f"has token {largest}, {token!r}, and the model has vocab_size={config.vocab_size}"
+    elif (kinds := getattr(config, "type_vocab_size", 0)) and max(types, default=0) >= kinds:
+        contradiction = f"gives token type {max(types)}, and the model has type_vocab_size={kinds}"
+    if contradiction is not None:
+        way_out = "They don't belong together: put the model's own tokenizer into the folder."
+        raise UserError(f"{checkpoint.name!r}: its tokenizer {contradiction}. {way_out}")
     return tokenizer
 
 
@@ -113,13 +111,9 @@ def _read_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrai
             "that key."
         )
     tokenizer.model_max_length = int(length)
-    if tokenizer.pad_token is None:
-        raise UserError(f"The tokenizer of {name!r} has no padding token, which batches need. Name another one.")
     if tokenizer.pad_token not in tokenizer.get_vocab():
-        raise UserError(
-            f"The tokenizer of {name!r} has the padding token {tokenizer.pad_token!r}, which its vocabulary lacks. "
-            "Name another one."
-        )
+        what = f"has no padding token in its vocabulary (pad_token={tokenizer.pad_token!r}), which batches need"
+        raise UserError(f"The tokenizer of {name!r} {what}. Name another one.")
     return tokenizer
 
 

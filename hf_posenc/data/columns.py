@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -314,7 +314,7 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
     return tuple(cells)
 
 
-def columns_of_input(there: Mapping[str, Any], known: Columns | None) -> Sequence[str]:
+def columns_of_input(there: Collection[str], known: Columns | None) -> Sequence[str]:
     """Of the columns of a row or a table, those that a model reads: as trained, or `text` and `text_pair`.
 
     Raises:

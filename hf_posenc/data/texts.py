@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UserError
 from ..options import Options, refuse_given
 from .columns import find_columns
-from .memory import IN_MEMORY, named_table_in_memory, values_in_memory
+from .memory import IN_MEMORY, table_in_memory, values_in_memory
 from .reading import Dialect, read_file, refuse_surrogates
 from .sources import EXAMPLE_DATA
 from .tables import counted
@@ -37,7 +37,7 @@ def read_training_texts(source: Any, options: Options | None = None, dialect: Di
         table: Any = read_file(source, options, dialect)
     else:
         refuse_given(options, ("delimiter", "quoting", "encoding", "format"), "is for files, and these texts are none")
-        table = named_table_in_memory(source)
+        table = table_in_memory(source)
     if table is not None:
         columns = find_columns(table, options, needs_label=False).texts(table)
         texts = [" ".join(parts) for parts in zip(*columns, strict=True)]

@@ -191,7 +191,7 @@ def test_ctrl_c_while_files_move_in_is_too_late(tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGINT)
         replace(*paths)
 
-    with output_folder(tmp_path, overwrite=True) as output, output.replaced() as new:
+    with contextlib.suppress(KeyboardInterrupt), output_folder(tmp_path, overwrite=True) as out, out.replaced() as new:
         write(new, NEW)
         monkeypatch.setattr("os.replace", pressed)
     assert len(moved) > 4

@@ -7,14 +7,14 @@ from typing import Any
 from datasets import Dataset
 
 from hf_posenc.data.columns import Columns
-from hf_posenc.data.preparing import Known, PreparedData, prepare
+from hf_posenc.data.preparing import Known, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
-from hf_posenc.data.tables import Table, as_table
+from hf_posenc.data.tables import as_table
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
-__all__ = ["Columns", "Known", "Options", "Table", "UserError", "as_table", "prepare", "read", "read_file"]
+__all__ = ["Columns", "Known", "Options", "UserError", "as_table", "prepare", "read", "read_file"]
 """Names of the package that the tests of this folder use, imported here alone."""
 
 
@@ -23,7 +23,7 @@ def write_file(path: Path, content: bytes | str) -> str:
     return str(path)
 
 
-def table(**columns: list[Any]) -> Table:
+def table(**columns: list[Any]) -> Any:
     """Columns as a table."""
     return as_table(Dataset.from_dict(columns), "the file")
 
@@ -38,7 +38,7 @@ def rows_with(labels: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"text": text, "label": label} for text, label in zip(texts(len(labels)), labels, strict=True)]
 
 
-def rows_of(table: Table) -> list[dict[str, Any]]:
+def rows_of(table: Any) -> list[dict[str, Any]]:
     return table.rows.to_pylist()
 
 
@@ -46,7 +46,7 @@ def rows_in(path: object, **options: Any) -> list[dict[str, Any]]:
     return rows_of(read_file(str(path), Options(**options)))
 
 
-def prepared(train_file: object, known: Known | None = None, **options: Any) -> PreparedData:
+def prepared(train_file: object, known: Known | None = None, **options: Any) -> Any:
     """What a training would be given of a file; unless a share is named, no rows are set aside."""
     data = Options(data=str(train_file), **{"validation_share": 0, **options})
     return prepare(read(data), data, known)

@@ -118,7 +118,7 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
             r"several tables, 'train'. Give one of them: X\['train'\]",
         ),
         ({"train": pd.DataFrame({"text": ["a"]})}, "several tables, 'train'"),
-        ({"text": ["a"], "text_pair": ["b", "c"]}, "X has columns of 1 and of 2 rows"),
+        ({"text": ["a"], "text_pair": ["b", "c"]}, "All arrays must be of the same length"),
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
         (pd.DataFrame({"text": [b"a"]}), r"Row 0 is \(b'a',\). Give a string"),

@@ -1,21 +1,18 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
-from common import write_csv, write_jsonl
+from common import word_tokenizer, write_csv, write_jsonl
 from data_harness import Columns, Known, Options, UserError, prepare, prepared, read, read_file, rows_with, table, texts
 from datasets import List, Value
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
 from hf_posenc.data.columns import as_input, find_columns, remember_columns, remembered_columns
-from hf_posenc.data.preparing import choose_texts, encode, marks_of
-from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.data.preparing import encode
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -47,14 +44,12 @@ def test_columns_are_found_by_their_names(names, options, text, label):
 
 
 @pytest.mark.parametrize("beside", ["input_label", "confidence"])
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
+def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside):
     labels = {"text": ["x", "y"], "label": ["a", "b"]}
-    tables = {"train": table(**labels), split: table(**labels, **{beside: ["b", "a"]})}
+    tables = {"train": table(**labels), "test": table(**labels, **{beside: ["b", "a"]})}
     with pytest.raises(UserError, match="'label' seems to hold answers .* with --label-column."):
         prepare(tables, Options(validation_share=0))
     assert prepare(tables, Options(validation_share=0, label_column="label")).labels.names == ("a", "b")
-    assert find_columns(tables[split], Options(), needs_label=False).text == ("text",)  # to be answered again
 
 
 # ---- what a checkpoint remembers -------------------------------------------------------------------------------------
@@ -69,13 +64,6 @@ def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_pat
         config.save_pretrained(tmp_path)
         assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
     assert complaints == []
-
-
-@pytest.mark.parametrize(
-    "noted", [None, 3, {}, {"hf_posenc": []}, {"hf_posenc": {"text_columns": "text"}}, {"text": "a"}]
-)
-def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
-    assert remembered_columns(SimpleNamespace(task_specific_params=noted)) is None
 
 
 JOINED = Columns(("title", "body"), ("stars",), " / ")
@@ -161,15 +149,15 @@ def test_equal_texts_fall_on_one_side(tmp_path):
     assert 102 <= len(train) < 140
 
 
-def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
+def test_contradictions_and_texts_that_splits_share_are_counted_and_listed_where_they_stand(tmp_path):
     rows = rows_with("xy" * 20)
-    train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
+    more = [{**rows[0], "label": "y"}, {**rows[1], "label": "x"}, {**rows[0], "label": "y"}, rows[4]]
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
-    data = prepared(train, test=test, validation=test)
+    data = prepared(write_csv(tmp_path / "a.csv", [*rows, *more]), test=test, validation=test)
     shared = "10 of 11 {} texts also in the training data: scores on them say little."
     assert data.summary.doubts == [
-        "1 train row with the text and the label of an earlier one.",
-        "1 training text with different labels in different rows: lines 2 and 42.",
+        "2 train rows with the text and the label of an earlier one.",
+        "2 training texts with different labels in different rows: lines 2 and 42; lines 3 and 43.",
         *(shared.format(split) for split in ("validation", "test")),
     ]
 
@@ -196,18 +184,6 @@ def test_labels_that_look_like_slips_are_named_with_their_lines(tmp_path, labels
     data = prepared(write(tmp_path / f"a.{suffix}", rows_with(labels)), validation_share=0)
     expected = [f"Labels that may be slips, of one row or nearly alike: {said}."] if said else []
     assert data.summary.doubts == expected
-
-
-def test_rows_that_contradict_each_other_are_listed_where_they_stand(tmp_path):
-    rows = rows_with("xy" * 10)
-    more = [{**rows[0], "label": "y"}, {**rows[1], "label": "x"}, {**rows[0], "label": "y"}, rows[4]]
-    (tmp_path / "a.json").write_text(json.dumps([*rows, *more]))
-    data = prepared(str(tmp_path / "a.json"), validation_share=0)
-    assert data.summary.doubts == [
-        "2 train rows with the text and the label of an earlier one.",
-        "2 training texts with different labels in different rows: rows 0 and 20; rows 1 and 21.",
-    ]
-    assert data.summary.line.endswith("train 24 rows; 24 rows to train on.")
 
 
 def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
@@ -246,29 +222,27 @@ def test_rows_without_text_or_label_are_left_out_where_that_is_asked_and_counted
     assert asdict(data.summary) == {"line": line, "doubts": []}
 
 
+@pytest.mark.parametrize("join", [" | ", None])
+def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path, join):
+    lacking = [(None, 3), ("a", None)] if join is None else [(None, None), (None, float("nan"))]
+    rows = [{"a": a, "b": b, "label": "xy"[row % 2]} for row, (a, b) in enumerate([("a", 1), ("b", 2), *lacking])]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    data = prepared(path, skip_missing=True, text_column="a,b", join=join)
+    assert data.splits["train"]["__line__"][:] == [1, 2]
+
+
 @pytest.mark.parametrize(
-    ("join", "lacking", "message"),
+    ("rows", "equal"),
     [
-        (" | ", [(None, None), (" ", float("nan"))], r"line 5 has none \(2 rows in all\)"),
-        (None, [("a", None), (None, 3)], r"line 5 has no pair \(2 rows in all\)"),
+        ([(" a b\n",), ("A \t b",), ("\uff41\u00a0b",), ("ab",)], ["lines 1, 2 and 3"]),
+        ([("Straße ﬁn",), ("STRASSE fin",), ("c",)], ["lines 1 and 2"]),
+        ([("a", "bc"), ("ab", "c"), ("abc", "d")], []),
     ],
 )
-def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path, join, lacking, message):
-    cells = [("a", 1), ("b", 2), ("c", 3), ("d", 4), *lacking]
-    rows = [{"a": a, "b": b, "label": "xy"[row % 2]} for row, (a, b) in enumerate(cells)]
-    path, options = write_jsonl(tmp_path / "a.jsonl", rows), {"text_column": "a,b", "join": join}
-    with pytest.raises(UserError, match=f"Missing text in the train data: {message}"):
-        prepared(path, **options)
-    assert len(prepared(path, skip_missing=True, **options).splits["train"]) == 4
-
-
-def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_differ_where_they_are_divided():
-    def mark_of(*texts):
-        return marks_of(*([text] for text in texts))[0]
-
-    assert mark_of(" a b\n") == mark_of("A \t b") == mark_of("\uff41\u00a0b") != mark_of("ab")
-    assert mark_of("Straße ﬁn") == mark_of("STRASSE fin")
-    assert len({mark_of("a", "bc"), mark_of("ab", "c"), mark_of("abc")}) == 3
+def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_are_divided(tmp_path, rows, equal):
+    examples = [dict(zip(("text", "text_pair"), parts, strict=False), label=n / 8) for n, parts in enumerate(rows)]
+    doubts = prepared(write_jsonl(tmp_path / "a.jsonl", examples)).summary.doubts
+    assert [doubt.partition("different rows: ")[2].removesuffix(".") for doubt in doubts] == equal
 
 
 @pytest.mark.parametrize(
@@ -279,15 +253,15 @@ def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_d
         ("a" * 970 + "b" * 20 + "c" * 10, 0.1, {"a": 873, "b": 18, "c": 9}, {"a": 97, "b": 2, "c": 1}),
         ("a" * 995 + "b" * 5, 0.1, {"a": 896, "b": 4}, {"a": 99, "b": 1}),
         ("a" * 50 + "b" * 49 + "c", 0.1, {"a": 45, "b": 44, "c": 1}, {"a": 5, "b": 5}),
-        ([None] * 10, 0.1, {None: 8}, {None: 2}),
+        ([number / 8 for number in range(10)], 0.1, {None: 8}, {None: 2}),
         ("aabb", 0.9, {"a": 1, "b": 1}, {"a": 1, "b": 1}),  # one of each stays to train on
     ],
 )
-def test_each_label_is_held_out_in_its_share(labels, share, train, validation):
-    marks = [row * 7919 for row in range(len(labels))]
-    held = choose_texts(marks, labels, share)
-    assert Counter(label for mark, label in zip(marks, labels, strict=True) if mark in held) == validation
-    assert Counter(labels) - Counter(validation) == train
+def test_each_label_is_held_out_in_its_share(tmp_path, labels, share, train, validation):
+    data = prepared(write_csv(tmp_path / "a.csv", rows_with(labels)), validation_share=share)
+    for split, counts in (("train", train), ("validation", validation)):
+        numbers = data.splits[split]["labels"][:]
+        assert Counter(data.labels.names[number] if data.labels.names else None for number in numbers) == counts
 
 
 def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
@@ -302,7 +276,7 @@ def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
 
 def test_splits_become_token_ids_with_labels_in_the_models_form(tmp_path, monkeypatch):
     monkeypatch.setattr("hf_posenc.data.preparing._CHUNK", 2)
-    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
+    tokenizer = word_tokenizer(["a", "b", "c"])
     several = [Value("int64"), List(Value("float32")), Value("float64")]
     for cells, kind in zip((["x", "y"] * 3, [["x"], [], ["x", "y"]] * 2, [0.5, 1.5] * 3), several, strict=True):
         pairs = [("ab"[row % 2], "b c") for row in range(6)]
