@@ -122,7 +122,7 @@ def make_trainer(
         trainer.add_callback(Bar())
     trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
-        trainer.add_callback(Patience(recipe.patience))
+        trainer.add_callback(Patience(recipe.patience, recipe.least_gain))
     return trainer
 
 

@@ -58,14 +58,17 @@ def test_windows_are_the_first_all_or_the_best(tokenizer, monkeypatch):
     assert 0.4 < first.count("1") / passkey.TEXTS < 0.6
     assert first.rstrip("0").count("0") <= 1  # only late passkeys are cut off; the one at the cut may be either
     text = passkey.passkeys(tokenizer, 1024, 0)[1][0]
-    cut = passkey.windows(tokenizer, text)
+    cut = passkey.windows(tokenizer, text, 512)
     assert [len(window) - 2 for window in cut] == [341, 340, 341]
     assert [token for window in cut for token in window[1:-1]] == text[1:-1]
     asked = torch.eye(len(tokenizer)).double()
     everything = reader(tokenizer, tokenizer.get_vocab())
-    mean = study._scores(everything, passkey.WAYS["windows of 512, mean"], asked, text)
-    counts = torch.cat([torch.tensor(window) for window in cut]).bincount(minlength=len(tokenizer)).double()
-    torch.testing.assert_close(mean, counts / counts.norm())
+    mean, best = (
+        study._scores(everything, passkey.WAYS[f"windows of 512, {how}"], asked, text) for how in ("mean", "best")
+    )
+    counts = torch.stack([torch.tensor(window).bincount(minlength=len(tokenizer)).double() for window in cut])
+    torch.testing.assert_close(mean, counts.sum(0) / counts.sum(0).norm())
+    torch.testing.assert_close(best, (counts / counts.norm(dim=1, keepdim=True)).amax(0))
 
 
 def test_a_share_counts_all_seeds_with_wilsons_interval():
