@@ -60,6 +60,11 @@ def test_pictures_show_trained_weights_where_the_first_are_noise():
         assert not all(start[key].allclose(weights[key], atol=0.01) for key in start), name
 
 
+def test_the_citation_names_the_version_of_the_tables():
+    (version,) = re.findall(r"^Version (\S+) of the tables", (FOLDER / "evidence.md").read_text(), re.MULTILINE)
+    assert f'version: "{version}"' in (FOLDER.parent / "CITATION.cff").read_text()
+
+
 @pytest.mark.slow  # every card
 def test_cards_say_what_the_code_and_the_results_say(compared):
     for row in describe_schemes():

@@ -192,9 +192,10 @@ def write_tables(folder: Path, into: Path, findings: Sequence[dict[str, Any]]) -
     """Writes `results.csv`, with all results of a folder and these contrasts, and `trials.csv` into one."""
     plan = load_plan(folder)
     scores = _read_csv(folder / TABLE_NAME, _table_text(folder, plan))
-    names = {"tasks": "task", "difference": "score"}
-    found = pd.DataFrame([{names.get(key, key): value for key, value in each.items()} for each in findings])
-    table = pd.concat([scores, found.assign(metric="difference")]) if findings else scores
+    contrasts = pd.DataFrame(findings).rename(columns={"tasks": "task", "difference": "score"})
+    if findings:  # whoever takes means by scheme mustn't meet differences there
+        contrasts["scheme"] += " minus " + contrasts["reference"]
+    table = pd.concat([scores, contrasts.assign(metric="difference")]) if findings else scores
     columns = [name for name in (*COLUMNS, *_LATER, *_OF_CONTRASTS) if name in table]
     write_text(into / TABLE_NAME, table[columns].to_csv(index=False))
     if not (tried := read_trials(folder)).empty:
@@ -203,7 +204,8 @@ def write_tables(folder: Path, into: Path, findings: Sequence[dict[str, Any]]) -
 
 def read_trials(folder: Path) -> pd.DataFrame:
     """The scores by which rates were chosen, as a table; empty where none were tried, or their scores aren't there."""
-    plan, path = load_plan(folder), folder / TRIED_NAME
+    plan = load_plan(folder)
+    path = folder / TRIED_NAME
     rows = [
         row
         for task in plan.tasks

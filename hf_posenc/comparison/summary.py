@@ -87,7 +87,8 @@ class Summary:
 
     def rates_at_the_edge(self) -> str:
         """The schemes whose chosen rate is the least or the highest one that was tried for a task, in words."""
-        tried, chosen = read_trials(self.folder), self.table.dropna(subset="rate")
+        tried = read_trials(self.folder)
+        chosen = self.table.dropna(subset="rate")
         where: dict[str, list[str]] = {}
         for (task, scheme), rates in chosen.groupby(["task", "scheme"], sort=False)["rate"]:
             options = {name.name: {**self.plan.options, **name.options} for name in self.plan.tasks}[task]

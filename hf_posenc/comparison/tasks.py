@@ -70,7 +70,7 @@ class TestPart:
 
 
 def points(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """What each answer counts (n,), of logits (n, C): labels whose logits are nearer than `TIE` share the point.
+    """Counts each answer (n,), of logits (n, C): labels whose logits are nearer than `TIE` share the point.
 
     A model without order sees two texts of the same words alike, but for rounding, which would draw lots.
     """
@@ -259,7 +259,8 @@ class TaskData:
         """The texts with the numbers of their labels, of which a plan may take some."""
         if (labels, trial) not in self._tested:
             prepared = prepare(self.trial_splits if trial else self.splits, self.options, Known(label_names=labels))
-            rows, most = prepared.splits["test"], self.plan.test_examples_of(self.task)
+            rows = prepared.splits["test"]
+            most = self.plan.test_examples_of(self.task)
             chosen = random.Random(0).sample(range(len(rows)), min(most or len(rows), len(rows)))
             rows = rows.select(sorted(chosen))
             self._tested[labels, trial] = _TestRows(self.task.name, texts_of(rows), labels_of(rows))

@@ -118,7 +118,7 @@ def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
-def windows(tokenizer: Any, ids: list[int], size: int) -> list[list[int]]:
+def windows(tokenizer: Any, ids: list[int], size: int = TRAINED) -> list[list[int]]:
     """A text in as few windows of at most so many tokens as hold it, equally long, each with [CLS] and [SEP].
 
     Equally long, as a last window of a few tokens would be nearer to any query than one that holds an answer.
@@ -221,35 +221,39 @@ def table(results: dict[str, Any]) -> str:
     return markdown_table(("", *(f"{length:,}" for length in SEEDS)), rows)
 
 
-def test_table(results: dict[str, Any]) -> str:
+def tests(results: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int, float]]:
     """`rope-dynamic` against each other way to read long texts, by McNemar's exact test on the same queries.
 
-    p-values are corrected for all tests of the table (Bonferroni).
+    Returns:
+        For each way and length the queries that only `rope-dynamic` finds, those that only the other way does, and the
+        p-value, corrected for all of these tests (Bonferroni).
     """
     rivals = [name for name, way in WAYS.items() if way.source == "learned" and way.lengths == LONGER]
-    tests = {(name, length): discordant(results, name, length) for name in rivals for length in LONGER}
+    made = {}
+    for name, length in itertools.product(rivals, LONGER):
+        pairs = list(zip(*(_found(results, way, length) for way in ("rope-dynamic", name)), strict=True))
+        gained, lost = pairs.count(("1", "0")), pairs.count(("0", "1"))
+        p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+        made[name, length] = gained, lost, min(1.0, p * len(rivals) * len(LONGER))
+    return made
+
+
+def test_table(results: dict[str, Any]) -> str:
+    """The tests: queries that only `rope-dynamic` finds, against those that only the other way finds."""
+    made = tests(results)
     rows = []
-    for name in rivals:
-        cells = []
-        for gained, lost in (tests[name, length] for length in LONGER):
-            p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-            corrected = min(1.0, p * len(tests))
-            cells.append(f"{gained} : {lost}, {'p ' + f'{corrected:.2g}' if corrected < 0.05 else 'not decided'}")
+    for name in dict.fromkeys(name for name, _ in made):
+        of_way = (made[name, length] for length in LONGER)
+        cells = [f"{gained} : {lost}, {f'p {p:.2g}' if p < 0.05 else 'not decided'}" for gained, lost, p in of_way]
         rows.append((_shown(name), *cells))
     return markdown_table(("`rope-dynamic` against", *(f"{length:,}" for length in LONGER)), rows)
 
 
-def discordant(results: dict[str, Any], rival: str, length: int) -> tuple[int, int]:
-    """The queries that only `rope-dynamic` finds, and those that only another way does."""
-    pairs = list(zip(*(_found(results, name, length) for name in ("rope-dynamic", rival)), strict=True))
-    return pairs.count(("1", "0")), pairs.count(("0", "1"))
-
-
 def depth_table(results: dict[str, Any]) -> str:
-    """The share of queries that find their text, by the quarter of the text in which the passkey stands."""
+    """The share of queries of the ways in `SHOWN` that find their text, by the quarter in which the passkey stands."""
     rows = []
     for length in LONGER:
-        for name in WAYS:
+        for name in SHOWN:
             if not (found := _found(results, name, length)):
                 continue
             by_quarter: list[list[str]] = [[], [], [], []]

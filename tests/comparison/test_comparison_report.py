@@ -143,7 +143,7 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
     scores, tried = (pd.read_csv(folder / name) for name in ("results.csv", "trials.csv"))
     contrast = scores[scores["reference"].notna()].iloc[0]
     assert (contrast["task"], contrast["scheme"], contrast["reference"], contrast["verdict"]) == (
-        *("a_b", "rope", "none"),
+        *("a_b", "rope minus none", "none"),
         "better",
     )
     assert contrast["low"] < contrast["score"] < contrast["high"]
