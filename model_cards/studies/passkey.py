@@ -226,12 +226,15 @@ def tests(results: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int, floa
 
     Returns:
         For each way and length the queries that only `rope-dynamic` finds, those that only the other way does, and the
-        p-value, corrected for all of these tests (Bonferroni).
+        p-value, corrected for all of these tests (Bonferroni); nothing where one of the two isn't measured.
     """
     rivals = [name for name, way in WAYS.items() if way.source == "learned" and way.lengths == LONGER]
     made = {}
     for name, length in itertools.product(rivals, LONGER):
-        pairs = list(zip(*(_found(results, way, length) for way in ("rope-dynamic", name)), strict=True))
+        answers = [_found(results, way, length) for way in ("rope-dynamic", name)]
+        if not all(answers):
+            continue
+        pairs = list(zip(*answers, strict=True))
         gained, lost = pairs.count(("1", "0")), pairs.count(("0", "1"))
         p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
         made[name, length] = gained, lost, min(1.0, p * len(rivals) * len(LONGER))
@@ -243,9 +246,12 @@ def test_table(results: dict[str, Any]) -> str:
     made = tests(results)
     rows = []
     for name in dict.fromkeys(name for name, _ in made):
-        of_way = (made[name, length] for length in LONGER)
-        cells = [f"{gained} : {lost}, {f'p {p:.2g}' if p < 0.05 else 'not decided'}" for gained, lost, p in of_way]
-        rows.append((_shown(name), *cells))
+        cells = {
+            length: f"{gained} : {lost}, {f'p {p:.2g}' if p < 0.05 else 'not decided'}"
+            for (way, length), (gained, lost, p) in made.items()
+            if way == name
+        }
+        rows.append((_shown(name), *(cells.get(length, "") for length in LONGER)))
     return markdown_table(("`rope-dynamic` against", *(f"{length:,}" for length in LONGER)), rows)
 
 
