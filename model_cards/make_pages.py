@@ -30,8 +30,10 @@ from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_res
 from model_cards.studies.conversion import table
 from model_cards.studies.kept import table as kept_table
 from model_cards.studies.long_inputs import table as long_inputs_table
+from model_cards.studies.passkey import depth_table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
+from model_cards.studies.passkey import test_table as passkey_tests
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
 
 
@@ -81,6 +83,8 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
         root / "docs" / "long-inputs.md": {
             "passkey": passkey_table(read_results(folder, "passkey")),
+            "passkey_tests": passkey_tests(read_results(folder, "passkey")),
+            "passkey_depth": depth_table(read_results(folder, "passkey")),
         },
         root / "docs" / "reference" / "command-line.md": {"commands": command_tables()},
         root / "docs" / "reference" / "trainer-fields.md": {"fields": field_table()},

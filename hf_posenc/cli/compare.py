@@ -1,7 +1,7 @@
 """`compare` and `report`: schemes side by side."""
 
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -80,11 +80,17 @@ def compare(
 
 
 @app.command()
-def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)]) -> None:
+def report(
+    results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
+    format: Annotated[Literal["latex"] | None, typer.Option(help="Print the scores as a table: latex.")] = None,
+) -> None:
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
     from hf_posenc.comparison import Comparison
 
     comparison = Comparison(results)
+    if format == "latex":
+        print(comparison.to_latex())
+        return
     path = comparison.report()
     if missing := comparison.missing:
         print(f"Runs that are missing: {len(missing)}. The report says which.")

@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
     # From scratch no scheme of the user's own has to be built.
     run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
     tokenizer_option = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
-    options = Options.of(**run_options(plan, run), **tokenizer_option, output="timed")
+    options = Options.of(**run_options(replace(plan, until_flat=None), run), **tokenizer_option, output="timed")
     beginning = check_start(options)
     prepared = prepare({"train": data.training_rows(run)}, options, beginning.known)
     tokenizer, model, _ = start(options, prepared, beginning)
@@ -80,18 +81,20 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
         answers |= {name: fitted.predict(texts) for name, fitted in models.items()}
         if task.data == "probes":
             answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
-        rows += [
-            {"task": task.name, "scheme": name, **part.score(task.metric, given)} for name, given in answers.items()
-        ]
-    seconds = _run_seconds(model, tokenizer, train, make_recipe(options, model, tokenizer, {"train": train}))
+        rows += [{"task": task.name, "scheme": name, **part.row(task.metric, given)} for name, given in answers.items()]
+    recipe = make_recipe(options, model, tokenizer, {"train": train})
+    seconds = _run_seconds(model, tokenizer, train, recipe, plan.until_flat and plan.until_flat.most)
     return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
 
 
-def _run_seconds(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: Dataset, recipe: Recipe) -> float:
-    """About how long a run trains, by the time of a few of its steps."""
+def _run_seconds(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: Dataset, recipe: Recipe, most: int | None
+) -> float:
+    """About how long a run trains, by the time of a few of its steps; one that may end before as if it took all."""
     model.train().to(device=recipe.device)
     size = recipe.train_batch_size
-    steps = recipe.max_steps if recipe.max_steps > 0 else math.ceil(len(train) / size) * recipe.num_train_epochs
+    by_recipe = recipe.max_steps if recipe.max_steps > 0 else math.ceil(len(train) / size) * recipe.num_train_epochs
+    steps = by_recipe if most is None else most
     started = 0.0
     for step in range(_TIMED_STEPS):
         rows = train.select([(step * size + row) % len(train) for row in range(size)])

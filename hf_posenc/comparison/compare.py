@@ -16,7 +16,7 @@ from .plan_file import PLANNED, read_plan
 from .report import write_report
 from .results import WRITTEN_NAME, joined_plan, no_table
 from .summary import Summary
-from .tables import score_table
+from .tables import latex_table, score_table
 from .tasks import TaskData
 
 
@@ -182,6 +182,10 @@ class Comparison:
     def __str__(self) -> str:
         """The scores at the train length, as a Markdown table."""
         return score_table(self._summary, self._summary.columns(self._summary.plan.home_length))
+
+    def to_latex(self) -> str:
+        """The scores at the train length with their spread over seeds, as a LaTeX table (booktabs)."""
+        return latex_table(self._summary)
 
     @checks_types
     def report(self, path: str | Path | None = None) -> Path:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from ..errors import UserError
 from ..files import without_folders
-from ..options import COUNT, POSITIVE, SEED, Options, whole_number
+from ..options import COUNT, POSITIVE, SEED, SHARE, Options, whole_number
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")
@@ -32,13 +32,15 @@ MAJORITY = "majority"
 """The baseline that every table has: the most frequent label."""
 _OF_GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
 """A mean over all tokens would hide order, and no example is seen twice."""
+VALIDATION_SHARE = 0.1
+"""Of the training rows, where a run needs validation rows and there are none."""
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `search` of `compare` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
 """The seed on which learning rates are chosen; it is never reported."""
 _GROW = (
     *("tasks", "groups", "schemes", "seeds", "reference", "scheme_kwargs", "scheme_files", "inputs"),
-    *("test", "margin"),
+    "margin",
 )
 """Fields that may change when a comparison is extended, or that no run depends on."""
 _EXAMPLES, _LENGTH = whole_number(2), whole_number(8)
@@ -53,12 +55,6 @@ class Task:
     """`probes`, `halves`, a file, of which a tenth is the test, a folder of split files, one of those in the folder
     that HF_POSENC_DATA names, or a data set of the Hub."""
     metric: Literal["accuracy", "matthews_correlation"] = "accuracy"
-    lengths: Literal["cut", "buckets"] = "cut"
-    """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
-    shorter, and longer than the next smaller test length."""
-    extra_tests: tuple[str, ...] = ()
-    """More test files in the folder, such as test_long.jsonl.gz: with `cut` each is a part of its own, in `buckets`
-    they are more examples."""
     probes: tuple[str, ...] = ()
     """Which probes; none named: all."""
     train_examples: Annotated[int | None, _EXAMPLES] = None
@@ -73,6 +69,22 @@ class Task:
 
 
 @dataclass(frozen=True)
+class UntilFlat:
+    """When the runs of a plan end: one rule for all, so that none is stopped where another has learned more.
+
+    A run is scored on validation rows every so many steps: those of the data where the test rows are others, else a
+    tenth of its training rows. It ends when its best score hasn't risen for `patience` times, and keeps those weights.
+    """
+
+    every: Annotated[int, COUNT] = 100
+    patience: Annotated[int, COUNT] = 3
+    gain: Annotated[int | float, SHARE] = 0.002
+    """The least rise that counts."""
+    most: Annotated[int, COUNT] = 3000
+    """Steps after which a run ends in any case; the report says how many were still rising."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Tasks, schemes and seeds, and what all runs have in common."""
 
@@ -83,8 +95,6 @@ class Plan:
     """Tasks over whose mean schemes are tested, by the group's name. None named: all tasks but the control."""
     reference: str | None = None
     """What the others are compared with, beside `rope`. None: `none`, or the first scheme."""
-    test: Literal["welch", "paired"] = "welch"
-    """Of differences: Welch's on seeds, or, in plans before 2026-12, on pairs by seed; see `statistics`."""
     margin: Annotated[int | float | None, POSITIVE] = None
     """Of equivalence: that a scheme is within it of another is said where the interval of their difference is."""
     size: str = "tiny"
@@ -108,6 +118,8 @@ class Plan:
     search: Annotated[tuple[int | float, ...], POSITIVE] = ()
     """Factors of the learning rate that are tried for each task and scheme, on a seed and on data that aren't reported;
     the best one is used. None: one rate for all."""
+    until_flat: UntilFlat | None = None
+    """None: the options say when runs end, and the last weights are kept."""
     threads: Annotated[int | None, COUNT] = None
     """Processor threads of each run. None: PyTorch's number."""
     inputs: dict[str, str] = field(default_factory=dict)
@@ -187,6 +199,18 @@ class Plan:
             options |= layer
         return {**options, "set": fields}
 
+    def ending_of(self, task: Task) -> dict[str, Any]:
+        """The options of a training that ends when it is flat."""
+        if (rule := self.until_flat) is None:
+            return {}
+        fields = {
+            **self.options_of(task)["set"],
+            **dict.fromkeys(("eval_strategy", "save_strategy"), "steps"),
+            **dict.fromkeys(("eval_steps", "save_steps"), rule.every),
+            "metric_for_best_model": task.metric,
+        }
+        return {"max_steps": rule.most, "patience": rule.patience, "validation_share": VALIDATION_SHARE, "set": fields}
+
     def data_options(self, task: Task) -> Options:
         """The options of a task, with its data.
 
@@ -251,7 +275,6 @@ class Plan:
             tasks=tuple(tasks.values()),
             groups={**self.groups, **new.groups},
             reference=new.reference or self.reference,
-            test=self.test,
             margin=self.margin,
             schemes=tuple(dict.fromkeys((*self.schemes, *new.schemes))),
             seeds=tuple(dict.fromkeys((*self.seeds, *new.seeds))),

@@ -14,7 +14,7 @@ from ..errors import UserError, did_you_mean, one_line, spell
 from ..files import expanded
 from ..options import check_range, whole_number
 from ..schemes.names import known_schemes
-from .plan import DEVELOPMENT_SEED, Plan, Task
+from .plan import DEVELOPMENT_SEED, Plan, Task, UntilFlat
 from .probes import PROBES, SHORTEST
 
 PLANNED = {name: name for name in ("output", "overwrite", "resume", "data", "validation", "test")}
@@ -52,6 +52,8 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
         values["seeds"] = tuple(range(seeds))
     if values["schemes"] in ("all", ["all"]):
         values["schemes"] = known_schemes()
+    if isinstance(rule := values.get("until_flat"), dict):
+        values["until_flat"] = UntilFlat(**_checked(UntilFlat, rule, "The plan's until_flat"))
     if isinstance(values["tasks"], list | tuple):
         values["tasks"] = tuple(map(_task, values["tasks"]))
     if isinstance(groups := values.get("groups"), dict):
@@ -161,8 +163,8 @@ def _check_values(plan: Plan) -> None:
         raise UserError(f"The plan has test_lengths {list(plan.lengths)}. Make each longer than the one before.")
     for task in plan.tasks:
         where = f"The task {task.name!r}"
-        if task.is_generated and (task.extra_tests or task.lengths != "cut" or task.metric != "accuracy"):
-            raise UserError(f"{where} is generated: its metric is accuracy, and extra_tests and lengths are for text.")
+        if task.is_generated and task.metric != "accuracy":
+            raise UserError(f"{where} is generated: its metric is accuracy.")
         if task.data == "probes":
             shortest = min(plan.train_length, *plan.lengths)
             if fault := whole_number(SHORTEST).fault(shortest):
@@ -170,6 +172,8 @@ def _check_values(plan: Plan) -> None:
         for options in (plan.options, task.options):
             if fixed := [name for name in options if name in PLANNED]:
                 raise UserError(f"{where}: options can't set {fixed[0]!r}, which the plan itself decides.")
+            if plan.until_flat is not None and (ends := options.keys() & {"epochs", "max_steps", "patience"}):
+                raise UserError(f"{where}: options can't set {min(ends)!r}: until_flat says when runs end.")
             if not isinstance(options.get("set", {}), dict):
                 raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")
             if isinstance(rate := options.get("learning_rate"), str):

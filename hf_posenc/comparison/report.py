@@ -17,7 +17,7 @@ from . import statistics
 from .baselines import BASELINES, WORD_PAIRS, WORDS
 from .pictures import draw_report
 from .plan import Plan
-from .results import RUNS_NAME, write_table
+from .results import RUNS_NAME, write_tables
 from .statistics import Contrast
 from .summary import Summary
 from .tables import difference, difference_table, gaps_in_words, score_table, test_table
@@ -36,7 +36,7 @@ def write_report(summary: Summary, path: Path) -> None:
     pictures = draw_report(summary)
     for name, figure in pictures.items():
         save_figure(figure, path.with_name(name), dpi=_DPI)
-    write_table(summary.folder, path.parent)
+    write_tables(summary.folder, path.parent, [contrast.to_dict() for contrast in summary.contrasts])
     write_text(path, render_report(summary, [*pictures]))
 
 
@@ -123,10 +123,11 @@ def sentences(summary: Summary) -> Iterator[str]:
             elif (c.scheme, c.reference) == (second, best):
                 leader += f"; the next, {code(second)}, has {difference(c.interval)} against it, {c.verdict}"
         ahead = top and column.means[top] > column.means[best]
-        title = f"{plain(group)}: {plain(top)}, a baseline, is ahead" if ahead else plain(group)
+        title = f"{plain(group)}: {plain(top)}, a baseline, has a higher mean" if ahead else plain(group)
         known = f" The best baseline, {plain(top)}, has {column.means[top]:.3f}." if top else ""
-        way_out = " Take it, more rows, or pretrained weights." if ahead else ""
-        yield f"**{title}**{'.' if ahead else ':'} {leader}.{known}{way_out}"
+        yield f"**{title}**{'.' if ahead else ':'} {leader}.{known}"
+    if at_edge := summary.rates_at_the_edge():
+        yield f"The best rate that was tried is the least or the highest one, so that others may be better: {at_edge}."
     for reference in summary.plan.references:
         tested = [c for c in summary.contrasts if c.reference == reference and c.corrected is not None]
         if tested:

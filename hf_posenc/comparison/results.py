@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,22 @@ from .plan_file import read_plan
 from .statistics import check_power
 
 PLAN_NAME, TABLE_NAME, WRITTEN_NAME = "plan.json", "results.csv", "report.md"
+TRIED_NAME = "trials.csv"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME, LOCKS_NAME = "runs", "trials", "baselines", ".locks"
 FAILURES_NAME = "failures"
 OLD = "**This report is old: there were runs after it. `hf-posenc report` writes it anew.**\n\n"
-_WHOLE = ("seed", "steps", "parameters")
+_WHOLE = ("seed", "steps", "parameters", "kept_step", "rising")
 _KINDS = dict.fromkeys(_WHOLE, "Int64") | {"score": "float64"}
 _KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor", "diverged"), "str")
 COLUMNS = (
     *("task", "part", "length", "scheme", "seed", "metric", "score", "examples"),
     *("steps", "seconds", "parameters", "rate", "commit", "processor"),
 )
-_LATER = ("first_loss", "last_loss", "diverged")
-"""Columns that tables before 2026-12 don't have: the training loss, and why a run counts with the majority's score."""
+_LATER = ("first_loss", "last_loss", "diverged", "kept_step", "rising")
+"""Columns that tables before 2026-12 don't have: the training loss, why a run counts with the majority's score, the
+step of its weights, and whether it was still rising when it ended."""
+_OF_CONTRASTS = ("reference", "low", "high", "p", "verdict")
+"""Columns of the planned contrasts, which stand below the scores: a scheme minus its reference in a group of tasks."""
 
 
 def joined_plan(plan: Plan, folder: Path) -> Plan:
@@ -183,9 +188,34 @@ def no_table() -> pd.DataFrame:
     return _read_csv(Path(TABLE_NAME), ",".join(COLUMNS))
 
 
-def write_table(folder: Path, into: Path) -> None:
-    """Writes `results.csv`, with all results of a folder, into one."""
-    write_text(into / TABLE_NAME, _table_text(folder, load_plan(folder)))
+def write_tables(folder: Path, into: Path, findings: Sequence[dict[str, Any]]) -> None:
+    """Writes `results.csv`, with all results of a folder and these contrasts, and `trials.csv` into one."""
+    plan = load_plan(folder)
+    scores = _read_csv(folder / TABLE_NAME, _table_text(folder, plan))
+    contrasts = pd.DataFrame(findings).rename(columns={"tasks": "task", "difference": "score"})
+    if findings:  # whoever takes means by scheme mustn't meet differences there
+        contrasts["scheme"] += " minus " + contrasts["reference"]
+    table = pd.concat([scores, contrasts.assign(metric="difference")]) if findings else scores
+    columns = [name for name in (*COLUMNS, *_LATER, *_OF_CONTRASTS) if name in table]
+    write_text(into / TABLE_NAME, table[columns].to_csv(index=False))
+    if not (tried := read_trials(folder)).empty:
+        write_text(into / TRIED_NAME, tried.to_csv(index=False))
+
+
+def read_trials(folder: Path) -> pd.DataFrame:
+    """The scores by which rates were chosen, as a table; empty where none were tried, or their scores aren't there."""
+    plan = load_plan(folder)
+    path = folder / TRIED_NAME
+    rows = [
+        row
+        for task in plan.tasks
+        for scheme in plan.schemes
+        for trial in plan.trials(task, scheme)
+        for row in read_result(folder, plan, trial).get("rows", ())
+    ]
+    if not rows and path.is_file():
+        return pd.read_csv(path, dtype=dict.fromkeys(("task", "part", "scheme"), "str"), keep_default_na=False)
+    return pd.DataFrame(rows, columns=["task", "part", "scheme", "rate", "metric", "score", "examples"])
 
 
 def _table_text(folder: Path, plan: Plan) -> str:
@@ -212,6 +242,8 @@ def _read_csv(path: Path, text: str) -> pd.DataFrame:
         table = pd.read_csv(io.StringIO(text), dtype=_KINDS, keep_default_na=False, na_values=[""])
     except ValueError as error:  # pandas' own errors are of this kind
         raise UserError(f"{str(path)!r} is damaged: {one_line(error)}") from error
+    if "reference" in table:
+        table = table[table["reference"].isna()]
     if lacking := [name for name in COLUMNS if name not in table]:
         raise UserError(f"{str(path)!r} is no table of results: the column {lacking[0]!r} is missing.")
     if cut := [*table.index[table["examples"].isna() | (table["seed"].notna() & table["processor"].isna())]]:

@@ -1,5 +1,6 @@
 """Makes one run of a plan: trains a model, and tests it at every length. Refuses schemes that can't be run."""
 
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,9 @@ from ..options import Options
 from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
 from ..training.recipe import default_learning_rate
+from ..training.report import TrainingReport
 from ..training.run_folder import OPTIONS_NAME
-from .plan import Plan, PlannedRun
+from .plan import Plan, PlannedRun, UntilFlat
 from .statistics import above_majority
 from .tasks import TaskData
 
@@ -41,7 +43,7 @@ HAS_RISEN = "a training loss above its start"
 def run_options(plan: Plan, run: PlannedRun) -> dict[str, Any]:
     """The options of `hf-posenc train`, without the learning rate that was found, the data and the folder."""
     options = {**plan.options_of(run.task), "seed": run.seed}
-    options |= {"scheme": run.scheme, "scheme_kwargs": plan.scheme_kwargs.get(run.scheme)}
+    options |= {"scheme": run.scheme, "scheme_kwargs": plan.scheme_kwargs.get(run.scheme), **plan.ending_of(run.task)}
     return options | ({} if plan.pretrained is None else {"pretrained": plan.checkpoint(run.scheme)})
 
 
@@ -116,7 +118,8 @@ def run_one(
     options["resume"] = (work / OPTIONS_NAME).is_file() and bool(checkpoints(work))
     if not options["resume"]:
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
-    rows = {"train": data.training_rows(run)}
+    rows = data.training_splits(run)
+    least_gain = plan.until_flat.gain if plan.until_flat else 0.0
     shared = {
         "task": run.task.name,
         "scheme": run.scheme,
@@ -127,16 +130,15 @@ def run_one(
     }
     try:
         # The baselines are measured once for all runs of a task.
-        trained = fine_tune(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
+        trained = fine_tune(
+            Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True), least_gain=least_gain
+        )
     except Diverged:
         return _diverged(majority, {**shared, "seconds": round(time.time() - started, 1)}, NOT_FINITE)
     tested = list(_test(data, run, trained))
-    if not tested:
-        raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
-    history = trained.report.history
-    losses = [entry["loss"] for entry in history if "loss" in entry]
+    losses = [entry["loss"] for entry in trained.report.history if "loss" in entry]
     shared |= {
-        "steps": max((entry.get("step", 0) for entry in history), default=0),
+        **_ending(plan, run.task.metric, trained.report),
         "seconds": round(time.time() - started, 1),
         "parameters": trained.report.parameters,
         "first_loss": losses[0] if losses else None,
@@ -147,6 +149,25 @@ def run_one(
     if has_risen and majority and not _is_above(made, majority, plan.home_length):
         return _diverged(majority, shared, HAS_RISEN)
     return made
+
+
+def _ending(plan: Plan, metric: str, report: TrainingReport) -> dict[str, Any]:
+    """The steps of a run; of one that ends when it is flat also those of its weights, and whether it still rose."""
+    steps = max((entry.get("step", 0) for entry in report.history), default=0)
+    if (rule := plan.until_flat) is None:
+        return {"steps": steps}
+    scores = [entry[key] for entry in report.history if (key := f"eval_{metric}") in entry]
+    kept = (report.best or {}).get("step", steps)
+    return {"steps": steps, "kept_step": kept, "rising": int(is_rising(scores, rule))}
+
+
+def is_rising(scores: Sequence[float], rule: UntilFlat) -> bool:
+    """True where a run's scores on validation rows say that it would have gone on."""
+    best, waited = -math.inf, 0
+    for score in scores:
+        waited = 0 if score - best > rule.gain else waited + 1
+        best = max(best, score)
+    return waited < rule.patience
 
 
 def _diverged(majority: Sequence[dict[str, Any]], shared: dict[str, Any], reason: str) -> list[dict[str, Any]]:
@@ -180,8 +201,8 @@ def _test(data: TaskData, run: PlannedRun, trained: TrainingResult) -> Iterator[
     limit, metric = position_limit(model), run.task.metric
     for part in data.test_parts(trained.tokenizer, report.labels, trial=run.factor is not None):
         if limit is not None and part.longest > limit:
-            yield {**part.score(metric, np.asarray(part.dataset["labels"])), "score": None}
+            yield {**part.row(metric, np.asarray(part.dataset["labels"])), "score": None}
             continue
         inputs, size = part.dataset.remove_columns("labels"), max(1, _TEST_TOKENS // part.longest)
         logits = np.stack(list(logits_of(model, trained.tokenizer, inputs, size)))  # (n, C)
-        yield part.score(metric, logits.argmax(-1))
+        yield part.row(metric, logits)

@@ -23,9 +23,6 @@ like those that ran.
 - **k of n**: how many runs are above the majority's answers. For an accuracy by the binomial test, for a Matthews
   correlation R of N examples by R sqrt(N), which is about normal for the majority; one-sided, p < .001.
 
-A plan with `test: paired` (all before 2026-12) keeps what it was planned with: differences paired by seed stand for the
-scores of the two schemes, p-values are corrected by Holm's step-down rule (1979), and each interval is one of 95 %.
-
 How far to trust it, by 20,000 simulated reports each (10 schemes that are alike, 17 contrasts, 3, 5 and 8 seeds, 1 to 3
 tasks): a report has a false finding in 2 to 4 % where tasks have one spread or one task's is 25 times another's, in 2
 to 6 % where one scheme's spread is 25 times another's, in 3 to 5 % where each run learns a task or stays at chance, in
@@ -146,11 +143,6 @@ def group_scores(table: pd.DataFrame, tasks: Sequence[str], scheme: str, length:
     return {seed: fmean(values[seed] for values in of_tasks) for seed in seeds}
 
 
-def paired(first: Scores, second: Scores) -> list[float]:
-    """The differences of scores by seed, of the seeds that both have."""
-    return [first[seed] - second[seed] for seed in first if seed in second]
-
-
 def above_majority(table: pd.DataFrame, task: str, scheme: str, length: int) -> tuple[int, int] | None:
     """Counts the runs above the majority's answers, in the mean over a task's parts, and all runs."""
     rows = table[(table["task"] == task) & (table["length"] == length)]
@@ -190,13 +182,11 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     for (group, tasks), length in product(plan.tested_groups.items(), tested_lengths(plan)):
         scored = _scored(plan, table, tasks, length)
         for scheme, reference in pairs(plan):
-            compared = _samples(plan, scored[scheme], scored[reference])
+            first, second = ([[*of_task.values()] for of_task in scored[name]] for name in (scheme, reference))
+            compared = [*first, *second]
             if not all(compared):
                 continue
-            if plan.test == "paired":
-                interval, p = mean_difference(compared)
-            else:
-                interval, p = welch(compared[::2], compared[1::2], ALPHA / count_tests(plan))
+            interval, p = welch(first, second, ALPHA / count_tests(plan))
             counts = (above_majority(table, *where, length) for where in product(tasks, (scheme, reference)))
             untested = ""
             if min(map(len, compared)) < 2:
@@ -207,8 +197,9 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
                 untested = UNLEARNED
                 interval = Interval(interval.mean, None, None)
                 p = None
-            made.append(Contrast(group, length, scheme, reference, interval, p, margin=plan.margin, untested=untested))
-    return _by_holm(made) if plan.test == "paired" else _by_bonferroni(made, count_tests(plan))
+            corrected = None if p is None else min(1.0, p * count_tests(plan))
+            made.append(Contrast(group, length, scheme, reference, interval, p, corrected, plan.margin, untested))
+    return made
 
 
 def _scored(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) -> dict[str, list[Scores]]:
@@ -221,23 +212,12 @@ def _scored(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) 
 def _share_data(plan: Plan, tasks: Sequence[str]) -> bool:
     """True where a seed's runs of several tasks aren't independent, so that they count as one."""
     data = [task.data for task in plan.tasks if task.name in tasks]
-    return plan.test == "welch" and len(set(data)) < len(data)
+    return len(set(data)) < len(data)
 
 
-def _samples(plan: Plan, first: Sequence[Scores], second: Sequence[Scores]) -> list[list[float]]:
-    """Lists what varies over seeds in each task: differences of pairs, or the scores of a scheme, then of the other."""
-    if plan.test == "paired":
-        return list(map(paired, first, second))
-    return [list(values.values()) for of_task in zip(first, second, strict=True) for values in of_task]
-
-
-def mean_difference(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
-    """The mean of a group with its 95 % interval and p-value; see `welch`.
-
-    Args:
-        differences: paired by seed, for each task of the group: a scheme's scores minus another's.
-    """
-    return _tested(fmean(map(fmean, differences)), differences, len(differences), ALPHA)
+def mean_over_seeds(*tasks: Sequence[float]) -> Interval:
+    """The mean of scores over seeds, and over tasks, with its 95 % interval."""
+    return _tested(fmean(map(fmean, tasks)), tasks, len(tasks), ALPHA)[0]
 
 
 def welch(
@@ -278,20 +258,6 @@ def _error(parts: np.ndarray, seeds: Any, tasks: int) -> tuple[Any, Any]:
         return np.sqrt(total) / tasks, total**2 / (parts**2 / (seeds - 1)).sum(-1)
 
 
-def _by_bonferroni(made: Sequence[Contrast], tests: int) -> list[Contrast]:
-    return [c if c.p is None else replace(c, corrected=min(1.0, c.p * tests)) for c in made]
-
-
-def _by_holm(made: Sequence[Contrast]) -> list[Contrast]:
-    """The same with corrected p-values: the k-th smallest of m, times m - k + 1, never falling."""
-    tested = sorted((contrast for contrast in made if contrast.p is not None), key=lambda contrast: contrast.p or 0)
-    largest, values = 0.0, {}
-    for rank, contrast in enumerate(tested):
-        largest = max(largest, min(1.0, (contrast.p or 0) * (len(tested) - rank)))
-        values[id(contrast)] = largest
-    return [replace(contrast, corrected=values.get(id(contrast))) for contrast in made]
-
-
 def smallest_gaps(plan: Plan, table: pd.DataFrame | None = None) -> dict[tuple[str, int], float]:
     """The true difference that a test with all seeds finds in 80 % of cases, by group and length.
 
@@ -304,20 +270,17 @@ def smallest_gaps(plan: Plan, table: pd.DataFrame | None = None) -> dict[tuple[s
         if table is None:
             variances = [1.0] * (1 if _share_data(plan, tasks) else len(tasks))
         else:
-            variances = _pooled(plan, _scored(plan, table, tasks, length))
+            variances = _pooled(_scored(plan, table, tasks, length))
         if any(variances):
             gaps[group, length] = _gap(plan, variances, len(plan.seeds))
     return gaps
 
 
-def _pooled(plan: Plan, scored: Mapping[str, Sequence[Scores]]) -> list[float]:
-    """The variance in each task, pooled over the schemes, or over the differences of pairs, that vary there."""
-    if plan.test == "paired":
-        by_task = zip(*(_samples(plan, scored[first], scored[second]) for first, second in pairs(plan)), strict=True)
-    else:
-        by_task = zip(*([list(values.values()) for values in of_scheme] for of_scheme in scored.values()), strict=True)
+def _pooled(scored: Mapping[str, Sequence[Scores]]) -> list[float]:
+    """The variance in each task, pooled over the schemes that vary there."""
     variances = []
-    for samples in by_task:
+    for of_schemes in zip(*scored.values(), strict=True):
+        samples = [[*values.values()] for values in of_schemes]
         varying = [sample for sample in samples if len(sample) > 1 and np.var(sample) > _TINY**2]
         below = sum(len(sample) - 1 for sample in varying)
         variances.append(sum(float(np.var(s, ddof=1)) * (len(s) - 1) for s in varying) / below if below else 0.0)
@@ -326,7 +289,7 @@ def _pooled(plan: Plan, scored: Mapping[str, Sequence[Scores]]) -> list[float]:
 
 def _gap(plan: Plan, variances: Sequence[float], seeds: int) -> float:
     """The true difference that is found in 80 % of cases with these variances of tasks."""
-    spreads = np.tile(variances, 1 if plan.test == "paired" else 2) / seeds
+    spreads = np.tile(variances, 2) / seeds
     error = math.sqrt(spreads.sum()) / len(variances)
     # A mean doesn't depend on the spread that its sample has: that of scores is drawn, and the rest is computed.
     drawn = np.random.default_rng(0).chisquare(seeds - 1, (_DRAWS, len(spreads))) / (seeds - 1) * spreads
@@ -348,10 +311,9 @@ def what_can_be_found(plan: Plan) -> str:
     gaps = {group: gap for (group, _), gap in smallest_gaps(plan).items()}
     of_groups = ", ".join(f"{gap:.1f} on {group}" for group, gap in gaps.items()) if len(gaps) > 1 else ""
     least = of_groups or f"{min(gaps.values()):.1f}"
-    whose = "the differences of pairs" if plan.test == "paired" else "a scheme's scores in a task"
     return (
         f"With {seeds} seeds and {tests} {'test' if tests == 1 else 'tests'} a difference must exceed {least} standard "
-        f"deviations (of {whose}, over seeds) to be found in 4 of 5 cases."
+        f"deviations (of a scheme's scores in a task, over seeds) to be found in 4 of 5 cases."
     )
 
 
@@ -361,7 +323,7 @@ def check_power(plan: Plan) -> None:
     Raises:
         UserError: naming the seeds that it needs.
     """
-    if len(plan.seeds) < 2 or not count_tests(plan) or plan.test == "paired":
+    if len(plan.seeds) < 2 or not count_tests(plan):
         return
     gap = min(smallest_gaps(plan).values())
     if gap <= LARGEST_GAP:

@@ -1,5 +1,6 @@
 """The results of a comparison in numbers: columns of scores, their intervals and the tests."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from ..markdown import code, plain
 from . import statistics
 from .baselines import BASELINES
 from .plan import Plan
-from .results import load_plan, read_failures, read_table, unnamed_schemes
+from .results import load_plan, read_failures, read_table, read_trials, unnamed_schemes
 from .statistics import Interval
 
 
@@ -84,6 +85,20 @@ class Summary:
         counts = rows.groupby(["scheme", "task", "diverged"], sort=False).size()
         return [f"{code(scheme)} on {plain(task)} ({n} with {why})" for (scheme, task, why), n in counts.items()]
 
+    def rates_at_the_edge(self) -> str:
+        """The schemes whose chosen rate is the least or the highest one that was tried for a task, in words."""
+        tried = read_trials(self.folder)
+        chosen = self.table.dropna(subset="rate")
+        where: dict[str, list[str]] = {}
+        for (task, scheme), rates in chosen.groupby(["task", "scheme"], sort=False)["rate"]:
+            options = {name.name: {**self.plan.options, **name.options} for name in self.plan.tasks}[task]
+            grid = tried[(tried["task"] == task) & (tried["scheme"] == scheme)]["rate"].tolist()
+            if not grid and "learning_rate" in options:  # of a table without its trials
+                grid = [options["learning_rate"] * factor for factor in self.plan.search]
+            if grid and any(math.isclose(rates.iloc[0], edge, rel_tol=1e-5) for edge in (min(grid), max(grid))):
+                where.setdefault(scheme, []).append(task)
+        return ", ".join(f"{code(scheme)} on {len(tasks)} of {len(self.plan.tasks)}" for scheme, tasks in where.items())
+
     def column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
         """The mean over some tasks at a length, or one part of a task."""
         table = self.table if part is None else self.table[self.table["part"] == part]
@@ -116,7 +131,7 @@ class Summary:
         if name not in column.scores:
             return None
         metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
-        made = statistics.mean_difference([[*column.scores[name].values()]])[0]
+        made = statistics.mean_over_seeds([*column.scores[name].values()])
         least = 0.0 if metric == "accuracy" else -1.0
         within = (None if end is None else min(max(end, least), 1.0) for end in (made.low, made.high))
         return Interval(made.mean, *within)

@@ -1,6 +1,7 @@
 """The tables of a report, in Markdown."""
 
 from collections.abc import Sequence
+from statistics import stdev
 from typing import Any
 
 import pandas as pd
@@ -30,6 +31,10 @@ def score_table(summary: Summary, columns: Sequence[Column], cost: bool = False)
         head.append("95 % interval")
         for name, row in rows.items():
             row.append(ends(summary.interval(columns[0], name)))
+    if cost and summary.plan.until_flat is not None:
+        head.append("steps, still rising")
+        for name, row in rows.items():
+            row.append(_ending(summary, name))
     if cost:
         head += ["seconds a run", "weights"]
         of_scheme = summary.table.drop_duplicates(["task", "scheme", "seed"]).groupby("scheme")
@@ -54,6 +59,14 @@ def _cell(summary: Summary, column: Column, name: str) -> str:
         count = statistics.above_majority(summary.table, column.tasks[0], name, column.length)
         text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
     return text
+
+
+def _ending(summary: Summary, name: str) -> str:
+    """The median of a scheme's steps, and how many of its runs were still rising when the cap came."""
+    runs = summary.table[summary.table["scheme"] == name].drop_duplicates(["task", "seed"])
+    if runs["steps"].isna().all():
+        return ""
+    return f"{runs['steps'].median():,.0f}, {int(runs['rising'].sum())} of {len(runs)}"
 
 
 def _whole(number: Any) -> str:
@@ -86,12 +99,28 @@ def difference_table(summary: Summary) -> str | None:
         rows.append([code(name)])
         for column in columns:
             first, second = column.scores.get(name, {}), column.scores.get(reference, {})
-            pairs = statistics.paired(first, second)
-            made = statistics.mean_difference([pairs])[0] if pairs else None
-            if summary.plan.test == "welch" and first and second:
-                made = statistics.welch([[*first.values()]], [[*second.values()]])[0]
+            has_both = first and second
+            made = statistics.welch([[*first.values()]], [[*second.values()]])[0] if has_both else None
             rows[-1].append(difference(made) if made else "")
     return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
+
+
+def latex_table(summary: Summary) -> str:
+    """Means at the train length with their standard deviations over seeds, for a paper; needs the package booktabs."""
+    cells: dict[str, dict[str, str]] = {}
+    for column in summary.columns(summary.plan.home_length):
+        most = max((column.means[name] for name in summary.order if name in column.means), default=None)
+        cells[column.title] = dict.fromkeys((*summary.baselines, *summary.order), "--")
+        for name, of_seed in column.scores.items():
+            text = f"{column.means[name]:.3f}"
+            text = rf"\textbf{{{text}}}" if name in summary.order and column.means[name] == most else text
+            spread = f" ({stdev(of_seed.values()):.3f})" if len(of_seed) > 1 else ""
+            cells[column.title][name] = text + spread
+    commits = ", ".join(sorted(set(summary.table["commit"].dropna())))
+    caption = f"Mean score (standard deviation over {counted(len(summary.plan.seeds), 'seed')})"
+    style = pd.DataFrame(cells).style.format_index(escape="latex", axis=0).format_index(escape="latex", axis=1)
+    caption += f". hf\\_posenc{f', commit {commits}' if commits else ''}."
+    return str(style.to_latex(hrules=True, caption=caption, column_format="l" + "r" * len(cells)))
 
 
 def ends(interval: Interval | None, sign: str = "") -> str:

@@ -12,26 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, concatenate_datasets
-from sklearn.metrics import accuracy_score, matthews_corrcoef
+from datasets import Dataset
+from sklearn.metrics import matthews_corrcoef
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.columns import find_columns, is_missing
 from ..data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
-from ..data.reading import read_file
 from ..data.sources import read
 from ..data.tables import Table, as_table, counted
 from ..data.tokenizer import SPECIAL_TOKENS
 from ..errors import UserError
 from ..options import Options
-from .plan import CONTROL, Plan, PlannedRun, Task, resolve_data
+from .plan import CONTROL, Plan, PlannedRun, Task
 from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
 
 logger = logging.getLogger(__name__)
 
 TEST_SEED = 2**31
 """Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
+TIE = 1e-4
+"""Logits that differ by less are equal."""
 _TEST_SHARE = 0.1
 """Of a file, of which a part is the test."""
 
@@ -51,9 +52,13 @@ class TestPart:
         """Tokens of the longest input."""
         return max(len(ids) for ids in self.dataset["input_ids"])
 
-    def score(self, metric: str, answers: np.ndarray) -> dict[str, Any]:
-        """A row of the results, of the numbers of the labels that were answered."""
-        value = (accuracy_score if metric == "accuracy" else matthews_corrcoef)(self.dataset["labels"], answers)
+    def row(self, metric: str, answers: np.ndarray) -> dict[str, Any]:
+        """A row of the results, of the numbers of the labels (n,), or of logits (n, C); see `points`."""
+        labels = np.asarray(self.dataset["labels"])
+        if metric == "accuracy":
+            value = (answers == labels if answers.ndim == 1 else points(answers, labels)).mean()
+        else:
+            value = matthews_corrcoef(labels, answers if answers.ndim == 1 else answers.argmax(-1))
         return {
             "part": self.name,
             "length": self.length,
@@ -61,6 +66,15 @@ class TestPart:
             "score": float(value),
             "examples": len(self.dataset),
         }
+
+
+def points(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Counts each answer (n,), of logits (n, C): labels whose logits are nearer than `TIE` share the point.
+
+    A model without order sees two texts of the same words alike, but for rounding, which would draw lots.
+    """
+    is_near = logits.max(-1, keepdims=True) - logits < TIE
+    return is_near[np.arange(len(labels)), labels] / is_near.sum(-1)
 
 
 def _generate(
@@ -85,19 +99,6 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"], **SPECIAL_TOKENS
     )
-
-
-def _extra_tests(task: Task, options: Options) -> dict[str, Table]:
-    tests: dict[str, Table] = {}
-    for file in task.extra_tests:
-        path = Path(resolve_data(task.data)) / file
-        if Path(file).name != file or not path.is_file():  # a plan may be a stranger's
-            raise UserError(f"The task {task.name!r} names {file!r}, which is no file in {str(path.parent)!r}.")
-        part = path.name.split(".")[0]
-        if part in ("train", "validation", "test", *tests):
-            raise UserError(f"The task {task.name!r} names {file!r}: there is a part {part!r} already.")
-        tests[part] = read_file(str(path), options)
-    return tests
 
 
 def _hold_out(table: Table, options: Options) -> dict[str, Table]:
@@ -146,7 +147,7 @@ class TaskData:
     def __init__(self, plan: Plan, task: Task) -> None:
         self.plan = plan
         self.task = task
-        self._tested: dict[tuple[tuple[str, ...], bool], list[_TestRows]] = {}
+        self._tested: dict[tuple[tuple[str, ...], bool], _TestRows] = {}
 
     @cached_property
     def options(self) -> Options:
@@ -155,7 +156,7 @@ class TaskData:
 
     @cached_property
     def splits(self) -> dict[str, Table]:
-        """The rows of `train`, of `test`, which may be the validation split, and of the test files that the task adds.
+        """The rows of `train`, and of `test`, which may be the validation split.
 
         Of a file always the same tenth of its texts is the test.
         """
@@ -164,7 +165,7 @@ class TaskData:
         if tested is None:
             what = f"{self.task.data!r} has {', '.join(splits)} alone."
             raise UserError(f"The task {self.task.name!r} has nothing to test on: {what}")
-        return {"train": splits["train"], "test": tested, **_extra_tests(self.task, self.options)}
+        return {"train": splits["train"], "test": tested}
 
     @cached_property
     def trial_splits(self) -> dict[str, Table]:
@@ -215,6 +216,13 @@ class TaskData:
         rows = _generate(self.task, self.plan.train_examples_of(self.task), lengths, run.seed, names, training=True)
         return as_table(Dataset.from_list(rows), self.task.name)
 
+    def training_splits(self, run: PlannedRun) -> dict[str, Table]:
+        """The rows that a run trains on, and those that say when it ends where the data have such rows."""
+        splits = {"train": self.training_rows(run)}
+        if self.plan.until_flat and not self.task.is_generated and {"validation", "test"} <= self._read.keys():
+            splits["validation"] = self._read["validation"]
+        return splits
+
     def test_parts(
         self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], *, trial: bool = False
     ) -> Iterator[TestPart]:
@@ -229,17 +237,11 @@ class TaskData:
         if self.task.is_generated:
             yield from self._generated_parts(tokenizer, labels, lengths, trial)
             return
-        tested = self._test_rows(labels, trial)
-        if self.task.lengths == "buckets" and not trial:
-            whole = concatenate_datasets([_encoded(rows, tokenizer, lengths[-1]).dataset for rows in tested])
-            yield from _buckets(TestPart(self.task.name, lengths[-1], whole), lengths)
-            return
-        for rows in tested:
-            for length in lengths:
-                part = _encoded(rows, tokenizer, length)
-                yield part
-                if part.longest < length:
-                    break  # nothing was cut, so that longer ones would be the same
+        for length in lengths:
+            part = _encoded(self._test_rows(labels, trial), tokenizer, length)
+            yield part
+            if part.longest < length:
+                break  # nothing was cut, so that longer ones would be the same
 
     def _generated_parts(
         self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], lengths: tuple[int, ...], trial: bool
@@ -252,19 +254,15 @@ class TaskData:
             numbers = [labels.index(row["label"]) for row in made]
             yield _encoded(_TestRows(name, ([row["text"] for row in made],), numbers), tokenizer, length)
 
-    def _test_rows(self, labels: tuple[str, ...], trial: bool) -> "list[_TestRows]":
-        """The texts of each part with the numbers of their labels, of which a plan may take some."""
+    def _test_rows(self, labels: tuple[str, ...], trial: bool) -> "_TestRows":
+        """The texts with the numbers of their labels, of which a plan may take some."""
         if (labels, trial) not in self._tested:
-            splits = self.trial_splits if trial else self.splits
-            prepared = prepare(splits, self.options, Known(label_names=labels))
-            most, made = self.plan.test_examples_of(self.task), []
-            for split in (name for name in splits if name != "train"):
-                rows = prepared.splits[split]
-                chosen = random.Random(0).sample(range(len(rows)), min(most or len(rows), len(rows)))
-                rows = rows.select(sorted(chosen))
-                name = self.task.name if split == "test" else f"{self.task.name}/{split}"
-                made.append(_TestRows(name, texts_of(rows), labels_of(rows)))
-            self._tested[labels, trial] = made
+            prepared = prepare(self.trial_splits if trial else self.splits, self.options, Known(label_names=labels))
+            rows = prepared.splits["test"]
+            most = self.plan.test_examples_of(self.task)
+            chosen = random.Random(0).sample(range(len(rows)), min(most or len(rows), len(rows)))
+            rows = rows.select(sorted(chosen))
+            self._tested[labels, trial] = _TestRows(self.task.name, texts_of(rows), labels_of(rows))
         return self._tested[labels, trial]
 
 
@@ -281,12 +279,3 @@ def _encoded(rows: _TestRows, tokenizer: PreTrainedTokenizerBase, length: int) -
     """The rows as token ids, at most so many."""
     ids, _ = encode_texts(rows.texts, tokenizer, length, split=rows.name)
     return TestPart(rows.name, length, ids.add_column("labels", rows.labels))
-
-
-def _buckets(whole: TestPart, lengths: tuple[int, ...]) -> Iterator[TestPart]:
-    """Those of about each length; what fills the last length to the brim was longer, and has been cut."""
-    sizes = [len(ids) for ids in whole.dataset["input_ids"]]
-    for shorter, length in zip((0, *lengths), lengths, strict=False):
-        chosen = [i for i, size in enumerate(sizes) if shorter < size <= length and size < lengths[-1]]
-        if chosen:
-            yield TestPart(whole.name, length, whole.dataset.select(chosen))

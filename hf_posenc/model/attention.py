@@ -276,10 +276,9 @@ def _varlen(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks,
     for heads, window in attention.scheme.windows(interface.args[0].layer_number) or [(slice(None), (-1, -1))]:
         # Squeezed, as its gradient is a view, that of t[0] a copy.
         q, k, v = (t.squeeze(0)[:, heads] for t in qkv)
-        options_of_part = {"scale": options["scaling"], "window_size": window}
-        parts.append(varlen_attn(q, k, v, cuts, cuts, longest, longest, **options_of_part))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type]
-    return out.unsqueeze(0), None  # type: ignore[union-attr]
+        parts.append(varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=options["scaling"], window_size=window))
+    out: Any = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type]
+    return out.unsqueeze(0), None
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------

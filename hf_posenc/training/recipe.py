@@ -43,12 +43,14 @@ class Recipe(TrainingArguments):
             scheme's own factors.
         one_cycle: PyTorch's one-cycle schedule.
         patience: evaluations without gain after which training stops. None: it doesn't.
+        least_gain: what counts as a gain.
     """
 
     word_rate: float = 1.0
     position_rate: float | None = None
     one_cycle: bool = False
     patience: int | None = None
+    least_gain: float = 0.0
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
@@ -95,7 +97,11 @@ def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple
 
 
 def make_recipe(
-    options: Options, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Mapping[str, Dataset]
+    options: Options,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Mapping[str, Dataset],
+    least_gain: float = 0.0,
 ) -> Recipe:
     """Decides how a run is trained: the options, what `set` names, and the defaults of what neither says.
 
@@ -106,6 +112,7 @@ def make_recipe(
         options: of the run.
         model, tokenizer: what is trained.
         encoded: the splits.
+        least_gain: what counts as a gain for `patience`.
 
     Raises:
         UserError: an option isn't accepted, or not by transformers.
@@ -137,6 +144,7 @@ def make_recipe(
         "eval_accumulation_steps": 64,
         "report_to": "none",
         "patience": options.patience,
+        "least_gain": least_gain,
         **_rates(options, model, seen, examples),
     }
     evaluations = evaluations_of(options, chosen, length, problem_type, validates="validation" in encoded)

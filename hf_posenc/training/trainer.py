@@ -152,7 +152,7 @@ def make_trainer(
         trainer.add_callback(Bar())
     trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(recipe.patience))
+        trainer.add_callback(EarlyStoppingCallback(recipe.patience, recipe.least_gain))
     return trainer
 
 

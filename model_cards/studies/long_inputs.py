@@ -33,7 +33,7 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
-from hf_posenc.comparison.statistics import ABOVE_MAJORITY, mean_difference
+from hf_posenc.comparison.statistics import ABOVE_MAJORITY, mean_over_seeds
 from hf_posenc.comparison.tables import difference, ends
 from hf_posenc.conversion import Healing, convert
 from hf_posenc.data.tables import as_table
@@ -235,7 +235,7 @@ def table(results: dict[str, Any]) -> str:
             [own - cut for own, cut in zip(values, scores(results, name, "cut"), strict=False)]
             for name, values in of_sets.items()
         ]
-        gain = "" if row in ("cut", "word pairs") else difference(mean_difference(pairs)[0])
+        gain = "" if row in ("cut", "word pairs") else difference(mean_over_seeds(*pairs))
         keys = [f"{name}/{row}/{seed}" for name in measured for seed in SEEDS]
         runs = [part for key in keys if "core_seconds" in (part := results["parts"].get(key, {}))]
         cost = ("", "")
@@ -251,7 +251,7 @@ def _cell(values: list[float], tests: int) -> str:
     chances = [binomtest(round(value * tests), tests, 0.5, alternative="greater").pvalue for value in values]
     learned = sum(chance < ABOVE_MAJORITY for chance in chances)
     said = f"; {learned} of {len(values)} learned" if learned < len(values) else ""
-    return f"{fmean(values):.3f} {ends(mean_difference([values])[0])}".strip() + said
+    return f"{fmean(values):.3f} {ends(mean_over_seeds(values))}".strip() + said
 
 
 def main() -> None:

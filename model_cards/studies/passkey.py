@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from scipy.stats import binomtest
+from torch.nn.functional import normalize
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -83,7 +84,8 @@ WAYS = {
 
 SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "rope-dynamic": ("rope, healed,\nwith dynamic scaling", {"marker": "o", "color": "tab:blue"}),
-    "windows of 512, mean": ("mean over windows\nof 512 tokens", {"marker": "s", "color": "tab:orange"}),
+    "windows of 256, best": ("the best window\nof 256 tokens", {"marker": "s", "color": "tab:orange"}),
+    "windows of 512, mean": ("mean over windows\nof 512 tokens", {"marker": "D", "color": "tab:red"}),
     "learned-tile": ("its table repeated", {"marker": "^", "color": "tab:green"}),
     "first 512 tokens": ("cut at 512 tokens", {"marker": "v", "color": "0.35"}),
 }
@@ -116,7 +118,7 @@ def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
-def windows(tokenizer: Any, ids: list[int], size: int) -> list[list[int]]:
+def windows(tokenizer: Any, ids: list[int], size: int = TRAINED) -> list[list[int]]:
     """A text in as few windows of at most so many tokens as hold it, equally long, each with [CLS] and [SEP].
 
     Equally long, as a last window of a few tokens would be nearer to any query than one that holds an answer.
@@ -154,7 +156,7 @@ class Study:
         """Which queries find their text, in order of its passkey's place: a 1 or 0 for each."""
         model = self.model(way.source, way.extension, length)
         queries, texts = passkeys(self.tokenizer, length, seed)
-        asked = torch.stack([embed(model, query) for query in queries])
+        asked = normalize(torch.stack([token_sum(model, query) for query in queries]), dim=-1)
         best = torch.stack([self._scores(model, way, asked, text) for text in texts], -1).argmax(-1)
         return {"found": "".join(str(int(place == number)) for number, place in enumerate(best.tolist()))}
 
@@ -162,10 +164,15 @@ class Study:
         """How near each query is to a text: (queries,)."""
         if way.windows == "first":
             text = _framed(self.tokenizer, text[1:-1][: TRAINED - 2])
-        cut = windows(self.tokenizer, text, way.size) if way.windows in ("mean", "best") else [text]
-        if way.windows == "best":
-            return torch.stack([asked @ embed(model, window) for window in cut]).amax(0)
-        return asked @ embed(model, *cut)
+        sums = self._sums(model, tuple(text), way.size if way.windows in ("mean", "best") else None)
+        read = sums if way.windows == "best" else sums.sum(0, keepdim=True)
+        return (asked @ normalize(read, dim=-1).T).amax(-1)
+
+    @functools.lru_cache(maxsize=TEXTS)  # noqa: B019  # for the next way to read the same windows
+    def _sums(self, model: PreTrainedModel, text: tuple[int, ...], size: int | None) -> torch.Tensor:
+        """The sum over the tokens of each window, or of the whole text: (windows, D)."""
+        cut = [[*text]] if size is None else windows(self.tokenizer, [*text], size)
+        return torch.stack([token_sum(model, window) for window in cut])
 
     @functools.lru_cache(maxsize=1)  # noqa: B019  # one study per process
     def model(self, source: str, extension: str | None, length: int) -> PreTrainedModel:
@@ -199,10 +206,9 @@ class Study:
 
 
 @torch.no_grad()
-def embed(model: PreTrainedModel, *parts: list[int]) -> torch.Tensor:
-    """The mean over the tokens of all parts, each read alone, normalised: (D,)."""
-    states = torch.cat([model(torch.tensor([ids])).last_hidden_state[0] for ids in parts])
-    return torch.nn.functional.normalize(states.mean(0), dim=-1)
+def token_sum(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """The sum over tokens, which points where their mean does: (D,)."""
+    return model(torch.tensor([ids])).last_hidden_state[0].sum(0)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -211,8 +217,56 @@ def table(results: dict[str, Any]) -> str:
     for name in WAYS:
         found = {length: _found(results, name, length) for length in SEEDS}
         if any(found.values()):
-            rows.append((name if " " in name else f"`{name}`", *(_share(found[length]) for length in SEEDS)))
+            rows.append((_shown(name), *(_share(found[length]) for length in SEEDS)))
     return markdown_table(("", *(f"{length:,}" for length in SEEDS)), rows)
+
+
+def tests(results: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int, float]]:
+    """`rope-dynamic` against each other way to read long texts, by McNemar's exact test on the same queries.
+
+    Returns:
+        For each way and length the queries that only `rope-dynamic` finds, those that only the other way does, and the
+        p-value, corrected for all of these tests (Bonferroni); nothing where one of the two isn't measured.
+    """
+    rivals = [name for name, way in WAYS.items() if way.source == "learned" and way.lengths == LONGER]
+    made = {}
+    for name, length in itertools.product(rivals, LONGER):
+        answers = [_found(results, way, length) for way in ("rope-dynamic", name)]
+        if not all(answers):
+            continue
+        pairs = list(zip(*answers, strict=True))
+        gained, lost = pairs.count(("1", "0")), pairs.count(("0", "1"))
+        p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+        made[name, length] = gained, lost, min(1.0, p * len(rivals) * len(LONGER))
+    return made
+
+
+def test_table(results: dict[str, Any]) -> str:
+    """The tests: queries that only `rope-dynamic` finds, against those that only the other way finds."""
+    made = tests(results)
+    rows = []
+    for name in dict.fromkeys(name for name, _ in made):
+        cells = {
+            length: f"{gained} : {lost}, {f'p {p:.2g}' if p < 0.05 else 'not decided'}"
+            for (way, length), (gained, lost, p) in made.items()
+            if way == name
+        }
+        rows.append((_shown(name), *(cells.get(length, "") for length in LONGER)))
+    return markdown_table(("`rope-dynamic` against", *(f"{length:,}" for length in LONGER)), rows)
+
+
+def depth_table(results: dict[str, Any]) -> str:
+    """The share of queries of the ways in `SHOWN` that find their text, by the quarter in which the passkey stands."""
+    rows = []
+    for length in LONGER:
+        for name in SHOWN:
+            if not (found := _found(results, name, length)):
+                continue
+            by_quarter: list[list[str]] = [[], [], [], []]
+            for place, answer in enumerate(found):
+                by_quarter[place % TEXTS * 4 // TEXTS].append(answer)
+            rows.append((f"{length:,}", _shown(name), *(f"{a.count('1') / len(a):.2f}" for a in by_quarter)))
+    return markdown_table(("tokens", "", "first quarter", "second", "third", "last"), rows)
 
 
 def figure(results: dict[str, Any]) -> Any:
@@ -240,6 +294,11 @@ def figure(results: dict[str, Any]) -> Any:
     return made
 
 
+def _shown(name: str) -> str:
+    """The name of a way, in Markdown."""
+    return name if " " in name else f"`{name}`"
+
+
 def _found(results: dict[str, Any], name: str, length: int) -> str:
     """The answers of all seeds."""
     return "".join(part["found"] for key, part in results["parts"].items() if key.startswith(f"{name}/{length}/"))
@@ -256,7 +315,7 @@ def main() -> None:
     """The command."""
     parser = options_of(__doc__, "passkey")
     parser.add_argument("--work", default="runs/passkey", help="folder of the healed model")
-    run_study(parser.parse_args(), Study, table)
+    run_study(parser.parse_args(), Study, table, test_table, depth_table)
 
 
 if __name__ == "__main__":

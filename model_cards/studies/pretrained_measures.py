@@ -43,7 +43,16 @@ from model_cards.studies.pretraining_text import LENGTH, Text
 
 LENGTHS = (128, 256, 512, 1024)
 TASKS = ("sst2", "trec", "semeval2010_task8", "blimp_order")
-ROWS, MOST_EPOCHS, PATIENCE = 3_000, 30, 3
+FINE_TUNING = {
+    "max_rows": 3_000,
+    "max_length": LENGTH,
+    "epochs": 30,
+    "patience": 3,
+    "schedule": "constant_with_warmup",
+    "bf16": False,
+    "set": {"metric_for_best_model": "accuracy"},
+}
+"""Until the validation accuracy is flat; 30 epochs are the cap."""
 TIE = 1e-4
 """Two sentences whose log-likelihoods differ by less are half right: models without order see them alike."""
 
@@ -84,7 +93,7 @@ def blimp_of(model: PosEncForMaskedLM, text: Text, data: Path) -> float:
 
 
 def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: Any) -> dict[str, Any]:
-    """Test accuracy after fine-tuning until the validation loss is flat, and the steps of the weights kept."""
+    """Test accuracy after fine-tuning until it is flat on validation rows, and when the kept weights were reached."""
     files = {split: str(next((data / task).glob(f"{split}.jsonl*"))) for split in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         report = train(
@@ -96,7 +105,7 @@ def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: An
             seed=seed,
             baselines=False,
             verbose=0,
-            **{"max_rows": ROWS, "max_length": LENGTH, "epochs": MOST_EPOCHS, "patience": PATIENCE, **options},
+            **FINE_TUNING | options,
         ).report
     best = report.best or {}
     return {"accuracy": report.metrics["test_accuracy"], "step": best.get("step"), "epoch": best.get("epoch")}

@@ -28,7 +28,7 @@ from transformers import set_seed
 from hf_posenc.checkpoints.loading import load_model, read_model_config
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
-from hf_posenc.comparison.statistics import mean_difference
+from hf_posenc.comparison.statistics import mean_over_seeds
 from hf_posenc.comparison.tables import difference
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.tables import as_table
@@ -228,10 +228,10 @@ def few_table(results: dict[str, Any]) -> str:
             scored = [[run["test"]["accuracy"] for run in cell] for cell in cells]
             pairs.append([with_it - without for without, with_it in zip(*scored, strict=False)])
             rows.append(
-                (name, f"{size:,}", *map(_mean, cells), difference(mean_difference(pairs[-1:])[0]), len(pairs[-1]))
+                (name, f"{size:,}", *map(_mean, cells), difference(mean_over_seeds(*pairs[-1:])), len(pairs[-1]))
             )
     if pairs:
-        rows.append(("mean", "", "", "", difference(mean_difference(pairs)[0]), ""))
+        rows.append(("mean", "", "", "", difference(mean_over_seeds(*pairs)), ""))
     return markdown_table(("set", "rows", *(f"{s:g}" for s in SMOOTHED), "difference", "seeds"), rows)
 
 

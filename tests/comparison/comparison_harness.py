@@ -47,10 +47,10 @@ def printed(console: Console) -> str:
 
 
 def write_text_data(folder: Path) -> Path:
-    """Two labels that one word gives away; test texts of 3 to 40 words, and longer ones in a file of their own."""
+    """Two labels that one word gives away; test texts of 3 to 40 words."""
     folder.mkdir()
     draw = np.random.default_rng(0)
-    for name, count, most in (("train", 64, 20), ("test", 40, 39), ("test_long", 10, 60)):
+    for name, count, most in (("train", 64, 20), ("test", 40, 39)):
         rows = []
         for index in range(count):
             label = ("good", "bad")[index % 2]

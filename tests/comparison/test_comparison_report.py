@@ -5,15 +5,16 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from comparison_harness import made_up, toy
+from comparison_harness import done_run, made_up, toy
 
 from hf_posenc import SCHEMES
 from hf_posenc.comparison import Comparison, Summary, read_table
 from hf_posenc.comparison.baselines import BASELINES
 from hf_posenc.comparison.pictures import draw_report
 from hf_posenc.comparison.report import render_report, sentences
-from hf_posenc.comparison.results import write_failure, write_table
+from hf_posenc.comparison.results import write_failure, write_result, write_tables
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table, plain
@@ -89,7 +90,7 @@ def test_other_lengths_stand_in_a_table_of_their_own(text):
 
 def test_a_report_fits_two_screens_and_ends_with_its_command(folder, text):
     committed = [path.read_text() for path in RESULTS.glob("*/report.md")]
-    assert len(committed) == 6
+    assert len(committed) == 5
     assert all(len(report.splitlines()) <= 100 for report in (*committed, text))
     assert f"hf-posenc compare --plan {folder}/plan.json -o {folder} --seeds 10" in text
     assert max(len(re.split(r"(?<=[.;:]) ", line)[0].split()) for line in text.splitlines() if line[:1] == "-") <= 30
@@ -111,14 +112,14 @@ def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
 
 
 LEADS = {"schemes": ["none", "rope", "t5"], "reference": "rope", "seeds": 5, "test_lengths": [32]}
-AHEAD = "**probes: words, a baseline, is ahead**. `rope` has the highest mean of the schemes, 0.80"
+AHEAD = "**probes: words, a baseline, has a higher mean**. `rope` has the highest mean of the schemes, 0.80"
 
 
 @pytest.mark.parametrize(
     ("fields", "baselines", "said", "end"),
     [
         (LEADS, {"majority": 0.2}, "`rope` has the highest mean of the schemes, 0.802; the next, `t5`, has -0.01", ""),
-        ({"seeds": 2}, {"words": 0.9}, AHEAD, "words, has 0.900. Take it, more rows, or pretrained weights."),
+        ({"seeds": 2}, {"words": 0.9}, AHEAD, "The best baseline, words, has 0.900."),
         ({}, {}, "of the schemes, 0.800; +0.300 against `none`, no test: one seed.", ""),
     ],
 )
@@ -126,6 +127,35 @@ def test_what_leads_is_said_first_be_it_the_reference_or_a_baseline(fields, base
     first = next(sentences(Summary.of(made_up(tmp_path, toy(**fields), level, **baselines))))
     assert said in first
     assert first.endswith(end)
+
+
+def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
+    """They are read again where the runs aren't there; a rate at the edge of what was tried is said."""
+    plan = toy(seeds=3, test_lengths=[32], search=[1, 2], tasks=[{"data": "probes", "name": "a_b"}])
+    folder = made_up(tmp_path / "made", plan, level)
+    for scheme in plan.schemes:
+        for trial in plan.trials(plan.tasks[0], scheme):
+            rows = done_run(plan, trial, rate=0.001 * (trial.factor or 1))
+            write_result(folder, plan, trial, {"rows": rows})
+    Comparison(folder).report()
+    shutil.rmtree(folder / "runs")
+    shutil.rmtree(folder / "trials")
+    scores, tried = (pd.read_csv(folder / name) for name in ("results.csv", "trials.csv"))
+    contrast = scores[scores["reference"].notna()].iloc[0]
+    assert (contrast["task"], contrast["scheme"], contrast["reference"], contrast["verdict"]) == (
+        *("a_b", "rope minus none", "none"),
+        "better",
+    )
+    assert contrast["low"] < contrast["score"] < contrast["high"]
+    assert [*tried["rate"]] == [0.001, 0.002] * 2
+    text = Comparison(folder).report().read_text()
+    assert "so that others may be better: `none` on 1 of 1, `rope` on 1 of 1." in text
+    assert len(pd.read_csv(folder / "results.csv")) == len(scores)
+    code, out, _ = run("report", folder, "--format", "latex")
+    assert code == 0
+    assert r"a\_b" in out.replace(r"a\_b", r"a\_b")
+    assert r"rope & \textbf{0.802} (0.00" in out.replace(r"	extbf", r"\textbf")
+    assert r"commit 12e3456" in out
 
 
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):
@@ -179,7 +209,7 @@ def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
         assert "2 schemes, 1 task with 64 training rows, 3 seeds: 6 runs" in text, kept
         assert "The folder has runs of more schemes, which the plan doesn't name: `t5`." in text
         write_json(folder / "plan.json", toy(schemes=["none", "rope", "t5"], seeds=3).to_dict())
-        write_table(folder, folder)
+        write_tables(folder, folder, [])
         write_json(folder / "plan.json", toy(seeds=3).to_dict())
         shutil.rmtree(folder / "runs", ignore_errors=True)
 
@@ -195,7 +225,7 @@ def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
 )
 def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):
     folder = made_up(tmp_path, toy(seeds=2), level)
-    write_table(folder, folder)
+    write_tables(folder, folder, [])
     for path in (folder / "runs").glob("*"):
         path.unlink()
     (folder / "runs").rmdir()
@@ -211,7 +241,7 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     plan = toy(schemes=["none", "learned"], seeds=2, tasks=tasks)
     folder = made_up(tmp_path, plan, level, majority=0.5)
     before, _ = read_table(folder)
-    write_table(folder, folder)
+    write_tables(folder, folder, [])
     text = render_report(Summary.of(folder), [])
     shutil.rmtree(folder / "runs")
     after, missing = read_table(folder)

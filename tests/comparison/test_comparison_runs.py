@@ -36,10 +36,10 @@ from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, Po
 from hf_posenc.comparison import Comparison, Summary, execute, executor, load_plan, read_plan, read_table
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
-from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
-from hf_posenc.comparison.results import write_result, write_table
-from hf_posenc.comparison.run import rate_of_run
-from hf_posenc.comparison.tasks import TaskData, make_tokenizer
+from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun, UntilFlat
+from hf_posenc.comparison.results import write_result, write_tables
+from hf_posenc.comparison.run import is_rising, rate_of_run
+from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
@@ -127,20 +127,21 @@ def test_why_a_run_failed_holds_no_token(error, tmp_path, pretended):
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")
-    plan, console = toy(schemes=["none", "rope", "t5"], seeds=2, test="paired"), quiet()
+    plan, console = toy(schemes=["none", "rope", "t5"], seeds=4), quiet()
     first = execute(plan, tmp_path, console=console)
-    assert len(first.done) == 4
-    assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    assert "6 of 6 runs to make, about 0:00:06 here. With 2 seeds and 6 tests a difference must exceed" in printed(
+    assert len(first.done) == 8
+    names = [f"probes-rope-seed{seed}" for seed in range(4)]
+    assert first.failed == dict.fromkeys(names, "rope has no bananas")
+    assert "12 of 12 runs to make, about 0:00:12 here. With 4 seeds and 6 tests a difference must exceed" in printed(
         console
     )
     assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
-    assert re.search(r"\[2 of 6\] probes-rope-seed0: failed: rope has no bananas", printed(console))
+    assert re.search(r"\[2 of 12\] probes-rope-seed0: failed: rope has no bananas", printed(console))
     del broken["rope"], made[:]
     again = execute(plan, tmp_path, console=console)
-    assert again.done == made == ["probes-rope-seed0", "probes-rope-seed1"]
-    assert len(again.skipped) == 4
-    assert "2 of 6 runs to make" in printed(console)
+    assert again.done == made == names
+    assert len(again.skipped) == 8
+    assert "4 of 12 runs to make" in printed(console)
     path = tmp_path / "runs" / "probes-t5-seed0.json"
     path.write_text('{"status": "do')  # cut in the middle
     for read in (read_table, functools.partial(execute, plan, console=console)):
@@ -181,7 +182,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
     with pytest.raises(UserError, match=f"{name}' is damaged, or of another plan than plan.json says"):
         execute(toy(), tmp_path / "a", console=quiet())
-    write_table(tmp_path / "c", tmp_path / "c")
+    write_tables(tmp_path / "c", tmp_path / "c", [])
     shutil.rmtree(tmp_path / "c" / "runs")
     assert len(read_table(tmp_path / "c")[0]) == 2  # a table alone can be read
     with pytest.raises(UserError, match="holds a table whose runs aren't there"):
@@ -286,37 +287,18 @@ def test_some_of_the_tests_are_drawn_from_all(tmp_path):
     assert next(iter(parts_of(folder, test_examples=20).values()))[0] == texts
 
 
-def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
-    folder = write_text_data(tmp_path / "colours")
-    alone, more = (parts_of(folder, lengths="buckets", **files) for files in ({}, {"extra_tests": ["test_long.jsonl"]}))
-    # Words plus [CLS] and [SEP]: 5 to 43 tokens.
-    counts = {part: len(tested.dataset) for part, (_, tested) in alone.items()}
-    assert counts == {("colours", 24): 21, ("colours", 36): 12, ("colours", 48): 7}
-    assert set(more) == set(alone)
-    assert len(more["colours", 24][1].dataset) == len(alone["colours", 24][1].dataset) + 10
-
-
-def test_a_test_without_examples_fails_and_says_so(tmp_path):
-    folder = write_text_data(tmp_path / "colours")
-    path = folder / "test.jsonl"
-    write_jsonl(path, [{**entry, "text": f"{'good ' * 60}{number}"} for number, entry in enumerate(read_rows(path))])
-    task = {"data": str(folder), "lengths": "buckets"}
-    plan = toy(**{**TEXT, "tasks": [task], "schemes": ["none"], "options": {**SMALL, "max_steps": 1}})
-    outcome = execute(plan, tmp_path / "results", console=quiet())
-    assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in outcome.failed["colours-none-seed0"]
-
-
 def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypatch):
     """All of them on data that are read once."""
-    task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": ["test_long.jsonl"]}
+    task = {"data": str(write_text_data(tmp_path / "colours"))}
     plan = toy(**{**TEXT, "tasks": [task], "seeds": 3, "test_lengths": [24], "options": {**SMALL, "max_steps": 1}})
     measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
     files = []
-    for module in ("comparison.tasks", "data.sources"):
-        name = f"hf_posenc.{module}.read_file"
-        monkeypatch.setattr(name, lambda path, options: files.append(Path(path).name) or read_file(path, options))
+    monkeypatch.setattr(
+        "hf_posenc.data.sources.read_file",
+        lambda path, options: files.append(Path(path).name) or read_file(path, options),
+    )
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
-    assert sorted(files) == ["test.jsonl", "test_long.jsonl", "train.jsonl"]
+    assert sorted(files) == ["test.jsonl", "train.jsonl"]
     run = read_run(tmp_path / "results", "colours-none-seed0")
     keys = ("part", "length", "examples")
     for name, score in {"majority": 0.5, "words": 1.0, "word pairs": 1.0}.items():  # "good" and "bad" are words
@@ -350,8 +332,6 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     ("task", "message"),
     [
         ({"data": "nowhere"}, "'nowhere' can't be read: "),
-        ({"data": "colours", "extra_tests": ["test_short.jsonl"]}, "names 'test_short.jsonl', which is no file in"),
-        ({"data": "colours", "extra_tests": ["train.jsonl"]}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
         ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
@@ -382,6 +362,48 @@ def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message
     with pytest.raises(UserError, match=message):
         execute(toy(**{**TEXT, "tasks": [task]}), tmp_path / "results", console=quiet())
     assert not (tmp_path / "results").exists()
+
+
+def test_labels_that_a_model_sees_alike_share_the_point():
+    """As `none` does the two texts of a pair with the same words: its logits differ by rounding alone."""
+    logits = np.array([[0.5, 0.5 + 1e-6], [0.5, 0.5 - 1e-6], [0.5, 0.9], [0.9, 0.5], [1e-5, 0.0]])
+    assert points(logits, np.array([0, 0, 0, 0, 1])).tolist() == [0.5, 0.5, 0.0, 1.0, 0.5]
+
+
+# Until the score is flat
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([0.5], True), ([0.5, 0.6, 0.6, 0.601], False), ([0.5, 0.501, 0.6], True), ([0.9, 0.5, 0.89], False)],
+)
+def test_a_run_is_still_rising_where_its_last_gain_is_no_two_evaluations_old(scores, expected):
+    assert is_rising(scores, UntilFlat(patience=2, gain=0.01)) is expected
+
+
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_runs_end_when_they_are_flat_and_keep_their_best(tmp_path, has_validation):
+    """On the data's validation rows, else on a tenth of the training rows; the table says which were still rising."""
+    folder = write_text_data(tmp_path / "colours")
+    if has_validation:
+        write_jsonl(folder / "validation.jsonl", read_rows(folder / "train.jsonl")[:8])
+    fields = {**TEXT, "tasks": [{"data": str(folder)}], "schemes": ["none"], "test_lengths": [24]}
+    rule = {"every": 2, "patience": 2, "gain": 0.9, "most": 40}
+    still = {"every": 2, "patience": 3, "gain": 0, "most": 4}
+    for ending in (rule, still):
+        plan = toy(**fields, until_flat=ending)
+        results = tmp_path / str(ending["most"])
+        assert execute(plan, results, console=quiet()).failed == {}
+        run = read_run(results, "colours-none-seed0")
+        if ending is still:
+            assert (run["steps"], run["rising"]) == (4, 1)
+            assert "| 4, 1 of 1 |" in Comparison(results).report().read_text()
+        else:  # no rise is as large as .9
+            assert (run["steps"], run["rising"]) == (6, 0)
+    splits = TaskData(plan, plan.tasks[0]).training_splits(plan.runs()[0])
+    assert [*splits] == ["train", *["validation"] * has_validation]
+    with pytest.raises(UserError, match="options can't set 'epochs': until_flat says when runs end"):
+        toy(**{**fields, "until_flat": rule, "options": {**SMALL, "epochs": 1}})
 
 
 # From pretrained weights
