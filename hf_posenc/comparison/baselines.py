@@ -83,7 +83,7 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
             answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
         rows += [{"task": task.name, "scheme": name, **part.row(task.metric, given)} for name, given in answers.items()]
     recipe = make_recipe(options, model, tokenizer, {"train": train})
-    seconds = _run_seconds(model, tokenizer, train, recipe, plan.until_flat and plan.until_flat.most)
+    seconds = _run_seconds(model, tokenizer, train, recipe, plan.until_flat.most if plan.until_flat else None)
     return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
 
 

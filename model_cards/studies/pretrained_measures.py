@@ -193,7 +193,7 @@ def contrast_table(measured: list[Measured]) -> str:
         for value, margin in CONTRASTED.values():
             samples = [[value(m) for m in measured if m["scheme"] == name] for name in (scheme, REFERENCE)]
             present = [[v for v in sample if v is not None and not math.isnan(v)] for sample in samples]
-            cells.append(_contrast(*present, margin) if all(present) else "")
+            cells.append(_contrast(present[0], present[1], margin) if all(present) else "")
         rows.append((code(scheme), *cells))
     return markdown_table((f"minus {code(REFERENCE)}", *CONTRASTED), rows)
 

@@ -37,7 +37,7 @@ from model_cards.studies.parts import data_folder
 from model_cards.studies.pretraining_plan import MILLION, Part, Results, next_parts
 from model_cards.studies.pretraining_text import CONTENT, LENGTH, Text, mask_of
 
-SIZE = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+SIZE: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
 BATCH = 16
 WARMUP = 200
 EVALUATE_EVERY, SAVE_EVERY = 250, 500
