@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # A scheme, from the first line to the Hub
+# # A scheme, from the first line to a checkpoint
 #
-# An idea for a positional scheme, from the first line to a checkpoint that strangers load: written, checked, compared
-# with `none` and `rope`, shared. [Write a scheme](../own-scheme.md) has all hooks.
+# An idea for a positional scheme, which ends as a checkpoint that strangers load: written, checked, compared with
+# `none` and `rope`, shared. [Write a scheme](../own-scheme.md) has all hooks.
 
 # %%
 import sys
