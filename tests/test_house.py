@@ -23,9 +23,9 @@ SHARED = {
 }
 """Public names that may stand in several modules, with the reason."""
 PACKED = {
-    "checkpoints": 6,
+    "checkpoints": 5,
     "comparison": 22,
-    "inference": 3,
+    "inference": 2,
     "kernels": 2,
     "model": 19,
     "schemes": 18,
