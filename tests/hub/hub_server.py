@@ -23,46 +23,36 @@ USERS = {WRITER: "me", READER: "you"}
 LARGE = (".safetensors", ".bin", ".pt", ".pkl", ".png", ".onnx")
 
 
-def git_name(kind: str, content: bytes) -> str:
-    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content).hexdigest()
+Files = dict[str, bytes]
+"""The files of a commit by their paths; those of `LARGE` are stored elsewhere, by their sha256."""
 
 
-@dataclass(frozen=True)
-class Blob:
-    """A file: its content or, for large ones, the sha256 and size of what is stored elsewhere."""
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
-    content: bytes
-    sha256: str | None = None
-    size: int = 0
 
-    @classmethod
-    def pointer(cls, sha256: str, size: int) -> "Blob":
-        text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n"
-        return cls(text.encode(), sha256, size)
+def git_name(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
-    @property
-    def oid(self) -> str:
-        return git_name("blob", self.content)
 
-    def entry(self, path: str) -> dict[str, Any]:
-        fields = {"type": "file", "path": path, "oid": self.oid, "size": self.size or len(self.content)}
-        if self.sha256:
-            fields["lfs"] = {"oid": self.sha256, "size": self.size, "pointerSize": len(self.content)}
-        return fields
+def entry(path: str, content: bytes) -> dict[str, Any]:
+    """What a listing says of a file."""
+    fields = {"type": "file", "path": path, "oid": git_name(content), "size": len(content)}
+    if path.endswith(LARGE):
+        fields["lfs"] = {"oid": sha256(content), "size": len(content), "pointerSize": 130}
+    return fields
 
 
 @dataclass
 class Repo:
     private: bool = False
-    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
+    commits: dict[str, Files] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     pulls: list[str] = field(default_factory=list)
     """Titles of the pull requests."""
 
-    def add(self, ref: str, files: dict[str, Blob], title: str) -> str:
-        parent = self.refs.get(ref)
-        tree = b"".join(f"{path} {blob.oid}\n".encode() for path, blob in sorted(files.items()))
-        sha = git_name("commit", tree + f"{parent} {title} {len(self.commits)}".encode())
+    def add(self, ref: str, files: Files, title: str) -> str:
+        sha = git_name(f"{ref} {title} {len(self.commits)} {sorted(files)}".encode())
         self.commits[sha], self.refs[ref] = files, sha
         return sha
 
@@ -136,18 +126,14 @@ class Hub:
         repository = self.repos[repo]
         sha = repository.resolve(revision)
         assert sha is not None, f"{repo} has no {revision}"
-        return {path: self.content(blob) for path, blob in repository.commits[sha].items()}
-
-    def content(self, blob: Blob) -> bytes:
-        return self.objects.get(blob.sha256 or "", blob.content)
+        return repository.commits[sha]
 
 
 def no_token_lies_in(hub: Hub) -> None:
     for repo in hub.repos.values():
         for files in repo.commits.values():
-            for path, blob in files.items():
-                for token in USERS:
-                    assert token.encode() not in hub.content(blob), path
+            for path, content in files.items():
+                assert not any(token.encode() in content for token in USERS), path
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -289,7 +275,7 @@ class Api(Handler):
             return self.send(409, {**url, "error": "You already created this model repo"})
         repo = self.hub.repos[name] = Repo(private=asked.get("visibility") == "private")
         attributes = "".join(f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LARGE)
-        repo.add("main", {".gitattributes": Blob(attributes.encode())}, "initial commit")
+        repo.add("main", {".gitattributes": attributes.encode()}, "initial commit")
         return self.send(200, url)
 
     def info(self, repo: str, revision: str | None = None) -> None:
@@ -303,7 +289,7 @@ class Api(Handler):
         repository = self.repository(repo)
         files = repository.commits[self.at(repository, revision)]
         within = f"{path}/" if path else ""
-        self.send(200, [blob.entry(name) for name, blob in sorted(files.items()) if name.startswith(within)])
+        self.send(200, [entry(*item) for item in sorted(files.items()) if item[0].startswith(within)])
 
     # ---- references ---------------------------------------------------------------------------------------------
 
@@ -330,9 +316,9 @@ class Api(Handler):
         files = repository.commits[self.at(repository, revision)]
         answers = []
         for asked in self.json()["files"]:
-            blob = files.get(asked["path"])
-            mode = "lfs" if asked["path"].endswith(LARGE) or asked["size"] > 10_000_000 else "regular"
-            oid = blob and (blob.sha256 or blob.oid)
+            known = entry(asked["path"], files[asked["path"]]) if asked["path"] in files else None
+            mode = "lfs" if asked["path"].endswith(LARGE) else "regular"
+            oid = known and known.get("lfs", known)["oid"]
             answers.append({"path": asked["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         self.send(200, {"files": answers})
 
@@ -368,17 +354,17 @@ class Api(Handler):
                 content = base64.b64decode(value["content"])
                 if path.endswith(LARGE):
                     raise Stop(400, f"{path}: large files must be uploaded by LFS")
-                files[path] = Blob(content)
+                files[path] = content
             elif line["key"] == "lfsFile":
                 if value["oid"] not in self.hub.objects:
                     raise Stop(400, f"{path}: pointer to a missing object {value['oid']}")
-                files[path] = Blob.pointer(value["oid"], value["size"])
+                files[path] = self.hub.objects[value["oid"]]
             elif line["key"] == "deletedFile":
                 if files.pop(path, None) is None:
                     raise Stop(404, "A file with this name doesn't exist", "EntryNotFound")
             else:
                 assert line["key"] == "deletedFolder", line["key"]
-                files = {name: blob for name, blob in files.items() if not name.startswith(path.rstrip("/") + "/")}
+                files = {name: old for name, old in files.items() if not name.startswith(path.rstrip("/") + "/")}
         if pull:
             revision = f"refs/pr/{self._open(repository, header['summary'])}"
         sha = repository.add(revision, files, header["summary"])
@@ -394,13 +380,13 @@ class Api(Handler):
         repository = self.repository(repo)
         sha = self.at(repository, revision)
         commit = {"X-Repo-Commit": sha}
-        blob = repository.commits[sha].get(path)
-        if blob is None:
+        if path not in repository.commits[sha]:
             raise Stop(404, "Entry not found", "EntryNotFound", **commit)
-        if blob.sha256 is None:
-            return self.send(200, blob.content, ETag=f'"{blob.oid}"', **commit)
-        headers = {**commit, "X-Linked-Size": str(blob.size), "X-Linked-ETag": f'"{blob.sha256}"'}
-        headers["Location"] = f"{self.hub.storage_url}/get/{blob.sha256}"
+        content = repository.commits[sha][path]
+        if not path.endswith(LARGE):
+            return self.send(200, content, ETag=f'"{git_name(content)}"', **commit)
+        headers = {**commit, "X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{sha256(content)}"'}
+        headers["Location"] = f"{self.hub.storage_url}/get/{sha256(content)}"
         return self.send(302, b"", **headers)
 
 
@@ -420,7 +406,7 @@ class Storage(Handler):
         super().answer(path)
 
     def put(self, oid: str) -> None:
-        if hashlib.sha256(self.body).hexdigest() != oid:
+        if sha256(self.body) != oid:
             raise Stop(400, "BadDigest")
         self.hub.objects[oid] = self.body
         self.send(200, b"", ETag=f'"{hashlib.md5(self.body).hexdigest()}"')

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from common import schemes_restored
-from hub_server import READER, WRITER, Blob, Hub, Repo
+from hub_server import READER, WRITER, Hub, Repo
 from huggingface_hub import ModelCard
 from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
@@ -48,12 +48,11 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
     files = hub.files("me/mine")
     assert set(files) == {*done.files, ".gitattributes"}
     assert {"README.md", "SHA256SUMS", "results.json", "tokenizer.json"} <= set(files)
-    blob = hub.repos["me/mine"].commits[done.revision]["model.safetensors"]
-    assert blob.sha256 == hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
-    for line in files["SHA256SUMS"].decode().splitlines():
+    sent = hub.files("me/mine", done.revision)
+    assert sent["model.safetensors"] == (checkpoint / "model.safetensors").read_bytes()
+    for line in sent["SHA256SUMS"].decode().splitlines():
         sha256, name = line.split("  ")
-        stored = hub.repos["me/mine"].commits[done.revision][name]
-        assert sha256 == (stored.sha256 or hashlib.sha256(stored.content).hexdigest()), name
+        assert sha256 == hashlib.sha256(sent[name]).hexdigest(), name
 
     text = files["README.md"].decode()
     card = ModelCard(text)
@@ -242,7 +241,7 @@ def test_other_heads_and_a_checkpoint_without_a_tokenizer(
 def theirs(hub: Hub, **files: str) -> Repo:
     """Somebody else's repository."""
     repo = hub.repos["you/theirs"] = Repo()
-    repo.add("main", {name: Blob(text.encode()) for name, text in files.items()}, "theirs")
+    repo.add("main", {name: text.encode() for name, text in files.items()}, "theirs")
     return repo
 
 
@@ -296,7 +295,7 @@ def test_foreign_code_that_came_with_the_commit_is_never_loaded(
 
     def late(self: Any, *args: Any, **kwargs: Any) -> Any:
         repo = hub.repos["me/mine"]
-        repo.add("main", {**repo.commits[repo.refs["main"]], "tok.py": Blob(b"")}, "somebody else's")
+        repo.add("main", {**repo.commits[repo.refs["main"]], "tok.py": b""}, "somebody else's")
         return real(self, *args, **{**kwargs, "parent_commit": None})
 
     monkeypatch.setattr(publishing.HfApi, "create_commit", late)
@@ -311,8 +310,8 @@ def test_what_an_earlier_version_published_goes_and_the_rest_stays(
     publish(checkpoint, "me/mine", token=WRITER)
     repo = hub.repos["me/mine"]
     files = dict(repo.commits[repo.refs["main"]])
-    sums = files["SHA256SUMS"].content + b"0  attention_of_old.py\n0  vocab.txt\n"
-    older = {name: Blob(b"old") for name in ("attention_of_old.py", "vocab.txt", "modeling_posenc.py", "notes.md")}
-    repo.add("main", {**files, **older, "SHA256SUMS": Blob(sums)}, "an earlier version's")
+    sums = files["SHA256SUMS"] + b"0  attention_of_old.py\n0  vocab.txt\n"
+    older = dict.fromkeys(("attention_of_old.py", "vocab.txt", "modeling_posenc.py", "notes.md"), b"old")
+    repo.add("main", {**files, **older, "SHA256SUMS": sums}, "an earlier version's")
     done = publish(checkpoint, "me/mine", token=WRITER)
     assert set(hub.files("me/mine")) == {*done.files, ".gitattributes", "notes.md"}
