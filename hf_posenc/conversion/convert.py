@@ -70,7 +70,8 @@ def convert(
 
     Args:
         source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet,
-            DeBERTa, GTE, NomicBERT, JinaBERT v2, transformers' jina_embeddings_v3 and modernbert, or ours.
+            DeBERTa, GTE, NomicBERT, JinaBERT v2, ESM-2, EuroBERT-210m, transformers' jina_embeddings_v3 and modernbert,
+            or ours.
         output: the folder to write, with code, tokenizer, a sentence-transformer's modules, a card and
             `conversion.json`; whole or not at all. None: writes nothing.
         scheme: the positional scheme. None: the source's own.

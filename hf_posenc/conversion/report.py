@@ -96,13 +96,13 @@ class ConversionReport:
         change = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
         text, last = f"Converted {self.source}{change}", self.extended or self.after or self.before
         advises = advises and is_swapped
-        nearer = ": `hf-posenc convert --heal texts.txt` brings it nearer to the original" * advises
+        advice = ", and healing on text of yours brings them nearer" * advises
         if last is None:
             most = "" if self.exact is None else f": hidden states differ by at most {self.exact.hidden_max:.1g}"
-            return f"{text}{most or nearer}."
+            return f"{text}{most or advice.replace('them', 'it')}."
         text = f"{text}: hidden states differ by {_percent(last)} from the original"
         if self.healing is None:
-            return f"{text}{': `hf-posenc convert --heal texts.txt` brings that down' * advises}."
+            return f"{text}{advice}."
         extended = "" if self.extended is None else f", {_percent(self.after)} before it was extended"
         return f"{text}, {_percent(self.before)} without healing{extended}."
 

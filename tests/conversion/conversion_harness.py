@@ -56,7 +56,7 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"pad_token_id": 1, "max_position_embeddings": 42, "position_embedding_type": "rotary"}
         values |= {"token_dropout": True, "mask_token_id": 31, "emb_layer_norm_before": False}
     if family == "eurobert":
-        values |= {"pad_token_id": 1, "classifier_pooling": "mean"}
+        values |= {"pad_token_id": 1, "classifier_pooling": "bos"}
     if family == "modernbert":
         values |= {"local_attention": 6, **MODERNBERT_IDS}
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):

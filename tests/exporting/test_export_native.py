@@ -399,7 +399,7 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
     assert report.largest_difference <= 1e-5
 
 
-def test_a_modernbert_goes_back_too(tmp_path):  # which has no classifier that ours is like
+def test_a_trained_masked_lm_of_a_modernbert_goes_back(tmp_path):
     tiny_source(tmp_path / "in", "modernbert", "fill-mask")
     tiny_tokenizer(tmp_path / "in")
     model = hf_posenc.convert(tmp_path / "in", tmp_path / "ours").model
