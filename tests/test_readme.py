@@ -54,7 +54,7 @@ RUN_ELSEWHERE = {
     "hf-posenc predict runs/mine-openvino .*": "tests/training/test_training_backends.py",
     "python examples/ray_predict.py .*": "tests/exporting/test_serving_ray.py",
     "python examples/serving/server.py .*": "tests/exporting/test_serving_server.py",
-    "python examples/run_.*": "tests/training/test_training_examples.py",
+    "python examples/run_.*": "tests/finetuning/test_finetuning_examples.py",
     "python -m build --wheel|uv run .*": "tests/remote_code/test_remote_wheel.py, without uv",
     "hf-posenc (compare --plan quick|report) .*": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc compare --scheme-file .*": "tests/comparison/test_comparison_runs.py",
