@@ -79,7 +79,7 @@ class Table:
 
     def select(self, rows: Sequence[int]) -> "Table":
         """Some of the rows of what was read."""
-        return replace(self, rows=self.rows.take(rows), numbers=[self.numbers[row] for row in rows])
+        return replace(self, rows=self.rows.take(list(rows)), numbers=[self.numbers[row] for row in rows])
 
     def where(self, row: int) -> str:
         """Where a row stands, in words: `line 5`."""

@@ -86,7 +86,7 @@ def build_model(
     config = AutoConfig.for_model(encoder if encoder in PEERS else "posenc", **options)
     if not dropout:
         for field, value in config.to_dict().items():
-            if "dropout" in field and isinstance(value, int | float):
+            if "dropout" in field and type(value) in (int, float):
                 setattr(config, field, 0.0)
     model = AutoModelForSequenceClassification.from_config(config)
     if "frozen_words" in variants:

@@ -295,7 +295,7 @@ def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypa
     files = []
     monkeypatch.setattr(
         "hf_posenc.data.sources.read_file",
-        lambda path, options: files.append(Path(path).name) or read_file(path, options),
+        lambda path, *how: files.append(Path(path).name) or read_file(path, *how),
     )
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     assert sorted(files) == ["test.jsonl", "train.jsonl"]

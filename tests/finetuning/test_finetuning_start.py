@@ -58,7 +58,7 @@ LONGER = {"max_position_embeddings": 600}
         (
             {"scheme": "rope"},
             (True, True),
-            "Converted run from learned to rope: `hf-posenc convert --heal",
+            "Converted run from learned to rope, and healing on text of yours brings it nearer.",
             {"position_embedding_type": "rope"},
         ),
         ({**LONGER, "max_length": 600}, (True, True), AS_IT_WAS, LONGER),
