@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCardData
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -89,36 +88,17 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Summary
     with torch.device("meta"):
         scheme = make_scheme(config)
     made = type(scheme)
-    metadata = ModelCardData(
-        license="apache-2.0",
-        library_name="transformers",
-        pipeline_tag="text-classification",
-        tags=["posenc", "positional-encoding", row.name, "custom_code"],
-    )
-    biased = scheme.uses("bias") or scheme.uses("layer_bias")
-    sight = {True: "distances alone", False: "absolute positions", None: ""}[scheme.shift_invariant]
-    facts = {
-        "papers": papers_of(made),
-        "acts on": "nothing"
-        if row.name in UNSEEN
-        else "; ".join(what for hook, what in _WHERE.items() if scheme.uses(hook)),
-        "sees": "no order" if scheme.order_blind else sight,
-        "weights at base size": f"{row.parameters:,}",
-        "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
-        "backends": "eager, sdpa; FlashAttention takes no bias" if biased else "eager, sdpa, FlashAttention",
-    }
     first, *others = _paragraphs(made)
     summary, _, formula = first.rstrip(".").partition(": ")
     paragraphs = [re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", part) for part in others]
     entries, keys = read_references(folder), [f"{who.split()[0].lower()}{who[-4:]}" for who, _ in papers(made)]
     return render(
         FOLDER / "card.md.jinja",
-        metadata=metadata.to_yaml(),
         name=row.name,
         summary=summary,
         formula=latex(formula),
         paragraphs=paragraphs,
-        facts=[fact for fact in facts.items() if fact[1]],
+        facts=[fact for fact in _facts(row, scheme).items() if fact[1]],
         picture="" if row.name in UNSEEN else f"pictures/{row.name}.png",
         by_hand=by_hand(text) or UNWRITTEN,
         head=("plan", "tasks", "tokens", "best baseline", *map(code, _beside(row.name)), "verdict"),
@@ -130,6 +110,21 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Summary
         arguments=_arguments(made, config),
         citations=[entries[key] for key in keys if key in entries],
     )
+
+
+def _facts(row: SchemeSummary, scheme: PositionScheme) -> dict[str, str]:
+    """What a reader looks up; empty where the code doesn't say."""
+    biased = scheme.uses("bias") or scheme.uses("layer_bias")
+    sight = {True: "distances alone", False: "absolute positions", None: ""}[scheme.shift_invariant]
+    changed = [what for hook, what in _WHERE.items() if scheme.uses(hook)]
+    return {
+        "papers": papers_of(type(scheme)),
+        "acts on": "nothing" if row.name in UNSEEN else "; ".join(changed),
+        "sees": "no order" if scheme.order_blind else sight,
+        "weights at base size": f"{row.parameters:,}",
+        "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
+        "backends": "eager, sdpa; FlashAttention takes no bias" if biased else "eager, sdpa, FlashAttention",
+    }
 
 
 def by_hand(card: str) -> str:
