@@ -287,7 +287,7 @@ def compared(folder: Path) -> dict[str, Any]:
         for path in sorted((folder / f"results{seed}" / "runs").glob("*.json")):
             (row,) = json.loads(path.read_text())["rows"]
             runs[f"{path.stem.split('-')[1]} {seed}"] = row["score"]
-    return runs
+    return dict(sorted(runs.items()))
 
 
 def main() -> None:
