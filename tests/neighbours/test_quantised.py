@@ -18,7 +18,7 @@ def size(model: nn.Module) -> int:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("scheme", BUILTIN)
-def test_a_quantized_model_gives_nearly_the_same_logits(scheme: str) -> None:
+def test_a_quantized_model_gives_nearly_the_same_logits(scheme):
     model = tiny_model(scheme, HEAD)
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     small = quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)

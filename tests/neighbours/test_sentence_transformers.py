@@ -29,7 +29,7 @@ def load(folder: Path) -> "sentence_transformers.SentenceTransformer":
     return model
 
 
-def test_its_embeddings_are_the_mean_of_our_hidden_states_however_it_batches(encoder: Path) -> None:
+def test_its_embeddings_are_the_mean_of_our_hidden_states_however_it_batches(encoder):
     model = load(encoder)
     tokenizer, ours = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
     expected = []
@@ -41,7 +41,7 @@ def test_its_embeddings_are_the_mean_of_our_hidden_states_however_it_batches(enc
         torch.testing.assert_close(embeddings, torch.stack(expected), atol=1e-5, rtol=1e-5)
 
 
-def test_it_trains_saves_and_loads(encoder: Path, tmp_path: Path) -> None:
+def test_it_trains_saves_and_loads(encoder, tmp_path):
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
@@ -106,7 +106,7 @@ def embeddings(folder: Path, **options: Any) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["of 2021", "of today"])
 @pytest.mark.parametrize("modules", [PLAIN, DENSE])
-def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str]], form: str, tmp_path: Path) -> None:
+def test_a_converted_sentence_transformer_stays_one(modules, form, tmp_path):
     source = other(tmp_path / "source", modules, max_seq_length=9)
     if form == "of today":
         model = sentence_transformers.SentenceTransformer(str(source), device="cpu")
@@ -134,7 +134,7 @@ ORIGINALS = {
 
 
 @pytest.mark.parametrize("family", ["deberta-v2", "deberta", "gte", "nomic_bert"])
-def test_so_does_one_of_another_family_and_one_for_code_of_its_own(family: str, tmp_path: Path) -> None:
+def test_so_does_one_of_another_family_and_one_for_code_of_its_own(family, tmp_path):
     source = other(tmp_path / "source", PLAIN, family, max_seq_length=9)
     expected = embeddings(source)
     if family in ORIGINALS:
@@ -152,9 +152,7 @@ def test_so_does_one_of_another_family_and_one_for_code_of_its_own(family: str, 
         ([("", "Transformer"), ("/", "Normalize")], None, "since it isn't where sentence-transformers puts it"),
     ],
 )
-def test_a_module_that_cannot_be_kept_is_named_and_none_is(
-    modules: list[tuple[str, str]], lost: str | None, note: str, tmp_path: Path
-) -> None:
+def test_a_module_that_cannot_be_kept_is_named_and_none_is(modules, lost, note, tmp_path):
     source = other(tmp_path / "source", modules)
     if lost is not None:
         (source / lost).rename(source / "2_Dense" / "pytorch_model.bin")
@@ -182,7 +180,7 @@ def bert(folder: Path, head: Any, **fields: Any) -> Path:
 
 
 @pytest.mark.parametrize("form", ACTIVATIONS)
-def test_a_cross_encoder_scores_as_before_converted_and_exported(form: str, tmp_path: Path) -> None:
+def test_a_cross_encoder_scores_as_before_converted_and_exported(form, tmp_path):
     source = bert(tmp_path / "source", BertForSequenceClassification, num_labels=1)
     if (fields := ACTIVATIONS[form]) is None:
         made = sentence_transformers.CrossEncoder(str(source), activation_fn=torch.nn.Identity(), device="cpu")
@@ -208,7 +206,7 @@ def test_a_cross_encoder_scores_as_before_converted_and_exported(form: str, tmp_
 
 
 @pytest.mark.parametrize(("name", "head"), [("SparseEncoder", BertForMaskedLM), ("MultiVectorEncoder", BertModel)])
-def test_splade_and_colbert_stay_what_they_are(name: str, head: Any, tmp_path: Path) -> None:
+def test_splade_and_colbert_stay_what_they_are(name, head, tmp_path):
     if (kind := getattr(sentence_transformers, name, None)) is None:
         pytest.skip(f"this sentence-transformers has no {name}")
     kind(str(bert(tmp_path / "bert", head)), device="cpu").save_pretrained(str(tmp_path / "source"))
@@ -223,7 +221,7 @@ def test_splade_and_colbert_stay_what_they_are(name: str, head: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("attend", [True, False])
-def test_a_colbert_whose_queries_are_expanded_stays_one_or_says_why_not(attend: bool, tmp_path: Path) -> None:
+def test_a_colbert_whose_queries_are_expanded_stays_one_or_says_why_not(attend, tmp_path):
     if (kind := getattr(sentence_transformers, "MultiVectorEncoder", None)) is None:
         pytest.skip("this sentence-transformers has no MultiVectorEncoder")
     made = kind(str(bert(tmp_path / "bert", BertModel)), device="cpu")
@@ -242,7 +240,7 @@ def test_a_colbert_whose_queries_are_expanded_stays_one_or_says_why_not(attend: 
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "["])
-def test_a_damaged_list_of_modules_is_named(content: str, tmp_path: Path) -> None:
+def test_a_damaged_list_of_modules_is_named(content, tmp_path):
     source = other(tmp_path / "source", PLAIN)
     (source / "modules.json").write_text(content)
     with pytest.raises(ValueError, match="modules.json .*Copy .*anew"):
@@ -250,7 +248,7 @@ def test_a_damaged_list_of_modules_is_named(content: str, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_the_modules_come_from_the_hub_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_modules_come_from_the_hub_too(tmp_path, monkeypatch):
     source = other(tmp_path / "source", DENSE)
     (source / "onnx").mkdir()
     (source / "onnx" / "config.json").write_text("{}")

@@ -1,7 +1,5 @@
 """SetFit: few-shot classification on a PosEnc encoder, trained for a few steps, saved and loaded."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -13,7 +11,7 @@ TEXTS = ["the old cat sees the cat", "a cat bites", "the dog chased that dog", "
 LABELS = [0, 0, 1, 1]
 
 
-def test_it_trains_on_an_encoder_saves_and_loads(encoder: Path, tmp_path: Path) -> None:
+def test_it_trains_on_an_encoder_saves_and_loads(encoder, tmp_path):
     model = setfit.SetFitModel.from_pretrained(str(encoder), trust_remote_code=True, device="cpu")
     model.model_body.max_seq_length = 32
     before = model.encode(TEXTS)

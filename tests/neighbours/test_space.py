@@ -10,7 +10,7 @@ from huggingface_hub import SpaceCard
 SPACE = Path(__file__).parents[2] / "examples" / "space"
 
 
-def test_the_card_is_what_the_hub_reads() -> None:
+def test_the_card_is_what_the_hub_reads():
     card = SpaceCard.load(SPACE / "README.md")
     assert (card.data.sdk, card.data.license) == ("gradio", "apache-2.0")
     assert (SPACE / card.data.app_file).is_file()
@@ -20,7 +20,7 @@ def test_the_card_is_what_the_hub_reads() -> None:
 
 
 @pytest.mark.slow
-def test_a_text_is_tried_under_several_schemes_and_the_committed_results_are_shown() -> None:
+def test_a_text_is_tried_under_several_schemes_and_the_committed_results_are_shown():
     pytest.importorskip("gradio")
     from gradio_client import Client
 

@@ -57,14 +57,14 @@ def stranger(checkpoints: Checkpoints, own: dict[str, Any], tmp_path_factory: py
 
 
 @pytest.mark.slow  # a process; one checkpoint is loaded so by golden/test_release.py
-def test_a_stranger_has_no_hf_posenc_and_is_asked_for_trust(stranger: Report) -> None:
+def test_a_stranger_has_no_hf_posenc_and_is_asked_for_trust(stranger):
     # The control of all that follows: the code does come from the folder.
     assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
     assert [job for job, answer in stranger.jobs.items() if "error" in answer] == ["no trust"]
     assert "trust_remote_code=True" in stranger.jobs["no trust"]["error"]
 
 
-def test_every_model_class_is_tested() -> None:
+def test_every_model_class_is_tested():
     public = {name for name in hf_posenc.__all__ if name == "PosEncModel" or name.startswith("PosEncFor")}
     assert public == set(HEADS)
     assert {auto: name.rpartition(".")[2] for auto, name in AUTO_MAP.items()} == {
@@ -75,9 +75,7 @@ def test_every_model_class_is_tested() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", [*(f"{s}/{h}" for s, h in PAIRS), "hub", "borrower", *(f"own {name}" for name in OWN)])
-def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(
-    checkpoints: Checkpoints, own: dict[str, Any], stranger: Report, job: str
-) -> None:
+def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(checkpoints, own, stranger, job):
     """Nothing in what is saved points to where it came from."""
     scheme, _, head = (job if "/" in job else f"t5/{HEAD}").partition("/")
     if job.startswith("own "):
@@ -96,7 +94,7 @@ def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(
 
 
 @pytest.mark.slow
-def test_a_pipeline_gives_a_stranger_the_same_results(checkpoints: Checkpoints, stranger: Report) -> None:
+def test_a_pipeline_gives_a_stranger_the_same_results(checkpoints, stranger):
     pipe = transformers.pipeline("text-classification", model=str(checkpoints.folder("t5")))
     for theirs, text in zip(stranger.answer("pipeline")["results"], TEXTS, strict=True):
         (expected,) = pipe(text)  # one text at a time, so no padding
@@ -117,9 +115,7 @@ def no_remote_code(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", [{}, {"trust_remote_code": True}, {"trust_remote_code": False}], ids=str)
 @pytest.mark.usefixtures("no_remote_code")
 @pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)
-def test_the_local_classes_load_a_folder(
-    checkpoints: Checkpoints, scheme: str, head: str, options: dict[str, Any]
-) -> None:
+def test_the_local_classes_load_a_folder(checkpoints, scheme, head, options):
     model = getattr(transformers, HEADS[head]).from_pretrained(checkpoints.folder(scheme, head), **options)
     assert type(model) is getattr(hf_posenc, head)
     assert type(model.config) is hf_posenc.PosEncConfig
@@ -127,7 +123,7 @@ def test_the_local_classes_load_a_folder(
 
 
 @pytest.mark.usefixtures("no_remote_code")
-def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_the_local_classes_load_what_borrows_its_code(checkpoints, tmp_path):
     folder = borrower(checkpoints.folder("t5", "PosEncModel"), tmp_path / "borrower", "me/code")
     model = transformers.AutoModel.from_pretrained(folder)
     assert type(model) is hf_posenc.PosEncModel
@@ -136,7 +132,7 @@ def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, 
     assert (tmp_path / "again" / "modeling_posenc.py").exists()
 
 
-def test_the_refusal_of_remote_code_is_real(no_remote_code: None, checkpoints: Checkpoints) -> None:
+def test_the_refusal_of_remote_code_is_real(no_remote_code, checkpoints):
     # The control of these: what `no_remote_code` watches is what a checkpoint's own code comes through.
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -144,7 +140,7 @@ def test_the_refusal_of_remote_code_is_real(no_remote_code: None, checkpoints: C
         get_class_from_dynamic_module("modeling_posenc.PosEncModel", checkpoints.folder("t5", "PosEncModel"))
 
 
-def test_under_a_transformers_that_is_too_old_one_error_names_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_transformers_that_is_too_old_one_error_names_the_floor(monkeypatch):
     real = importlib.metadata.version
     monkeypatch.setattr("importlib.metadata.version", lambda name: {"transformers": "5.2.0"}.get(name) or real(name))
     monkeypatch.delitem(sys.modules, "hf_posenc.model.configuration_posenc")

@@ -6,7 +6,6 @@ the code: a buffer that isn't saved, or a constant kept as a tensor, would be wh
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def loaded(checkpoints: Checkpoints, scheme: str, head: str, **options: Any) -> 
 
 
 @every_pair
-def test_memory_that_nobody_wrote_to_is_never_read(checkpoints: Checkpoints, scheme: str, head: str) -> None:
+def test_memory_that_nobody_wrote_to_is_never_read(checkpoints, scheme, head):
     with poisoned_memory():
         model = loaded(checkpoints, scheme, head)
         assert not list(model.buffers())
@@ -60,7 +59,7 @@ def test_memory_that_nobody_wrote_to_is_never_read(checkpoints: Checkpoints, sch
 
 
 @every_head
-def test_weights_that_a_checkpoint_lacks_are_initialised(checkpoints: Checkpoints, scheme: str, head: str) -> None:
+def test_weights_that_a_checkpoint_lacks_are_initialised(checkpoints, scheme, head):
     # A head on an encoder that was saved without one: what is new starts as in a new model, and nothing else changes.
     saved = load_file(checkpoints.folder(scheme, "PosEncModel") / "model.safetensors")
     with poisoned_memory():
@@ -76,9 +75,7 @@ def test_weights_that_a_checkpoint_lacks_are_initialised(checkpoints: Checkpoint
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", BUILTIN)
-def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(
-    checkpoints: Checkpoints, tmp_path: Path, scheme: str
-) -> None:
+def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(checkpoints, tmp_path, scheme):
     model = hf_posenc.PosEncModel.from_pretrained(checkpoints.folder(scheme))
     body = {name: weight for name, weight in model.state_dict().items() if not name.startswith("position.")}
     model.save_pretrained(tmp_path, state_dict=body)
@@ -97,9 +94,7 @@ def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "head"), [("deberta", HEAD), ("t5", "PosEncForMultipleChoice")])
-def test_weights_left_on_disk_give_the_same_outputs(
-    checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str
-) -> None:
+def test_weights_left_on_disk_give_the_same_outputs(checkpoints, tmp_path, scheme, head):
     # Transformers wants something in memory: the last layer. All else is on disk, the scheme too.
     device_map = {"model": "disk", "classifier": "cpu"}
     model = loaded(checkpoints, scheme, head, device_map=device_map, offload_folder=tmp_path)

@@ -41,7 +41,7 @@ def saved(own: dict[str, tuple[Path, dict[str, Tensor]]], registered: None) -> d
     return {name: folder for name, (folder, _) in own.items()}
 
 
-def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
+def test_what_is_saved_says_what_it_holds(saved):
     tables = {name: declared_schemes(str(folder), {}) for name, folder in saved.items()}
     combined = {"recency": "recency.Recency", "learned": "position_learned.LearnedPosition"}
     two = {"recency": "recency.Recency", "rope": "position_rope.RotaryPosition", "stripes": "stripes.Stripes"}
@@ -63,7 +63,7 @@ def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
     assert not list(folder.glob(".*"))
 
 
-def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) -> None:
+def test_a_configuration_carries_the_code_too(registered, tmp_path):
     config = PosEncConfig(position_embedding_type="recency")
     config.save_pretrained(tmp_path)
     assert (tmp_path / "recency.py").is_file()
@@ -72,15 +72,13 @@ def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) 
     assert declared_schemes(str(tmp_path), {}) == {"rope": "position_rope.RotaryPosition"}
 
 
-def test_another_scheme_on_loading_leaves_the_code_behind(
-    saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_scheme_on_loading_leaves_the_code_behind(saved, monkeypatch):
     monkeypatch.delitem(SCHEMES, "recency")
     config = PosEncConfig.from_pretrained(saved["recency"], position_embedding_type="alibi")
     assert set(code_files(PosEncModel(config).config)) == set(code_files(PosEncConfig(position_embedding_type="alibi")))
 
 
-def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_is_loaded_anew(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.delitem(SCHEMES, "recency")
     folder = shutil.copytree(saved["recency"], tmp_path / "checkpoint")
@@ -96,9 +94,8 @@ def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, mon
 
 @pytest.mark.parametrize("name", OWN)
 def test_where_hf_posenc_is_installed_a_trusted_checkpoint_answers_and_its_configuration_builds(
-    own: dict[str, tuple[Path, dict[str, Tensor]]], registered: None, name: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    own, registered, name, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     for mine in ("recency", "stripes"):
         monkeypatch.delitem(SCHEMES, mine)
@@ -186,9 +183,7 @@ Mine = make()
         ("import torch, einops\n" + GOOD, "einops needn't .*; the standard library, torch, transformers, numpy are"),
     ],
 )
-def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
+def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(tmp_path, monkeypatch, text, message):
     (tmp_path / "sibling.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = own_module(tmp_path, text, "scheme_factory.py" if text == GOOD else "my_scheme.py")
@@ -204,7 +199,7 @@ def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_writte
     "text",
     ["\x0c" + GOOD, '"""\u2028"""\n' + GOOD, "# \x85 \x1c\n" + GOOD, "\ufeff" + GOOD, GOOD.replace("\n", "\r\n")],
 )
-def test_lines_are_those_that_python_counts(tmp_path: Path, text: str) -> None:
+def test_lines_are_those_that_python_counts(tmp_path, text):
     with registered_file(own_module(tmp_path, text)) as config:
         config.save_pretrained(tmp_path / "out")
     written = (tmp_path / "out" / "my_scheme.py").read_bytes().decode()
@@ -212,7 +207,7 @@ def test_lines_are_those_that_python_counts(tmp_path: Path, text: str) -> None:
     assert written == expected
 
 
-def test_a_file_edited_while_its_model_trains_travels_as_it_was(tmp_path: Path) -> None:
+def test_a_file_edited_while_its_model_trains_travels_as_it_was(tmp_path):
     path = own_module(tmp_path, GOOD)
     with registered_file(path) as config:
         path.write_text(GOOD.replace("x + tokens.positions", "x - tokens.positions"))
@@ -239,9 +234,8 @@ def theirs(tmp_path: Path) -> Path:
     ],
 )
 def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved(
-    file: str, change: str, warns: bool, theirs: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    file, change, warns, theirs, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     ours = GOOD.replace("x + tokens.positions", change or "x + tokens.positions")
     with registered_file(own_module(tmp_path, ours, file)):
@@ -257,9 +251,7 @@ def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved
         assert "in a process that doesn't register 'mine', with trust_remote_code=True" in lines[0]
 
 
-def test_a_class_of_the_main_module_that_stands_in_for_the_checkpoints_is_said(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_class_of_the_main_module_that_stands_in_for_the_checkpoints_is_said(theirs, monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     embed = {"embed": lambda self, x, positions: x, "__module__": "__main__"}
     monkeypatch.setitem(SCHEMES, "mine", type("Mine", (PositionScheme,), embed))

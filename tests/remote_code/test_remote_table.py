@@ -42,7 +42,7 @@ class Mine(PositionScheme):
 
 
 @pytest.mark.parametrize("scheme", [*BUILTIN, "learned+t5"])
-def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None:
+def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme):
     classes = {base for name in scheme.split("+") for base in SCHEMES[name].__mro__}
     own = {f"{base.__module__.rpartition('.')[2]}.py" for base in classes if issubclass(base, PositionScheme)}
     own |= {file for file, names in TOOLS.items() if names & {*scheme.split("+")}}
@@ -56,7 +56,7 @@ MOST_LINES = {"rope": 2640, "learned": 2425}
 
 
 @pytest.mark.parametrize("scheme", MOST_LINES)
-def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str) -> None:
+def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme):
     lines = {name: len(text.splitlines()) for name, text in code_files(tiny_config(scheme)).items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
     assert lines["configuration_posenc.py"] <= 262
@@ -64,7 +64,7 @@ def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str
     assert lines["scheme_table.py"] <= 8
 
 
-def test_all_of_the_folder_travels() -> None:
+def test_all_of_the_folder_travels():
     configs = [tiny_config(scheme) for scheme in (*BUILTIN, "learned+t5")]
     configs.append(tiny_config("rope", position_augmentation="shift"))
     travelling = set().union(*(code_files(config) for config in configs))
@@ -72,7 +72,7 @@ def test_all_of_the_folder_travels() -> None:
 
 
 @pytest.mark.parametrize("augmentation", ["none", "shift", "random"])
-def test_a_checkpoint_has_the_position_augmentation_that_it_was_saved_with(tmp_path: Path, augmentation: str) -> None:
+def test_a_checkpoint_has_the_position_augmentation_that_it_was_saved_with(tmp_path, augmentation):
     config = tiny_config("learned", position_augmentation=augmentation, hidden_dropout_prob=0.0)
     model = PosEncModel(config)
     model.save_pretrained(tmp_path)
@@ -91,7 +91,7 @@ def test_a_checkpoint_has_the_position_augmentation_that_it_was_saved_with(tmp_p
     assert torch.allclose(outputs[1], bundled.eval()(ids)[0], atol=1e-6) == (augmentation == "none")
 
 
-def test_a_checkpoints_own_code_computes_a_gated_network(tmp_path: Path) -> None:
+def test_a_checkpoints_own_code_computes_a_gated_network(tmp_path):
     model = perturb(PosEncModel(tiny_config("rope", mlp_gated=True, attention_bias=False))).eval()
     model.save_pretrained(tmp_path)
     bundled = get_class_from_dynamic_module("modeling_posenc.PosEncModel", str(tmp_path)).from_pretrained(tmp_path)
@@ -120,7 +120,7 @@ def added(model: Any) -> Tensor:
     return model.base_model.position.embed(torch.zeros(1, 6, 4), SimpleNamespace(positions=PLACES))
 
 
-def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
+def test_schemes_of_one_name_are_never_mixed_up(tmp_path):
     folders = [author(tmp_path / str(step), step) for step in (1, 2)]
     models = [PosEncModel.from_pretrained(folder, trust_remote_code=True) for folder in folders]
     for number in (0, 1, 0):
@@ -140,7 +140,7 @@ def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
     assert "mine" not in SCHEMES
 
 
-def test_the_table_is_that_of_the_checkpoints_revision(tmp_path: Path) -> None:
+def test_the_table_is_that_of_the_checkpoints_revision(tmp_path):
     cached = tmp_path / "hub" / "models--me--mine"
     commits = {step: secrets.token_hex(20) for step in (1, 2)}  # transformers keeps a commit's code between processes
     for step, commit in commits.items():
@@ -161,7 +161,7 @@ def test_the_table_is_that_of_the_checkpoints_revision(tmp_path: Path) -> None:
         ("SCHEMES = {}\n", "position_embedding_type='mine' is unknown.*Nor is it in the scheme_table.py of"),
     ],
 )
-def test_a_table_that_is_wrong_is_said_in_one_sentence(tmp_path: Path, table: str, message: str) -> None:
+def test_a_table_that_is_wrong_is_said_in_one_sentence(tmp_path, table, message):
     folder = author(tmp_path, 1, table)
     with pytest.raises(ValueError, match=message):
         PosEncModel.from_pretrained(folder, trust_remote_code=True)
@@ -174,7 +174,7 @@ def without_support(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_support")
-def test_the_checkpoints_own_class_says_what_its_table_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoints_own_class_says_what_its_table_lacks(monkeypatch):
     table = {"rope": SCHEMES["rope"], "t5": SCHEMES["t5"]}
     monkeypatch.setattr("hf_posenc.model.scheme_factory.SCHEMES", table)
     PosEncModel(PosEncConfig())
@@ -189,7 +189,7 @@ def test_the_checkpoints_own_class_says_what_its_table_lacks(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("without_support")
-def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path: Path) -> None:
+def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path):
     config = PosEncConfig(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
     config.save_pretrained(tmp_path)
     assert config.auto_map == AUTO_MAP
@@ -198,7 +198,7 @@ def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(
     assert written == {name: (CODE / name).read_text() for name in written}
 
 
-def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
+def test_a_scheme_is_not_saved_over_its_own_source(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))
     written = file.read_text()
@@ -212,7 +212,7 @@ def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
     assert file.read_text() == written
 
 
-def test_a_scheme_that_this_version_lacks_says_which_has_it(tmp_path: Path) -> None:
+def test_a_scheme_that_this_version_lacks_says_which_has_it(tmp_path):
     PosEncModel(PosEncConfig.from_size("tiny", position_embedding_type="alibi")).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for version, needs in (("9.1.0", True), ("0.0.1", False)):

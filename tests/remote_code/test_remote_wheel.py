@@ -68,7 +68,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(place.glob("hf_posenc-*.whl"))
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
@@ -85,7 +85,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, cwd=ROOT)
 
 
-def test_every_page_names_the_same_version(wheel: Path) -> None:
+def test_every_page_names_the_same_version(wheel):
     version = wheel.name.split("-")[1]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
@@ -105,7 +105,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_works_without_the_checkout(wheel: Path, python: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_without_the_checkout(wheel, python, tmp_path):
     save_file(BATCH, tmp_path / "batch.safetensors")
     file, version = run(python, "-c", USE, cwd=tmp_path).split()[-2:]
     assert Path(file).is_relative_to(python.parents[1])
@@ -118,7 +118,7 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, python: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_script_for_uv_trains_with_the_wheel(python: Path, tmp_path: Path) -> None:
+def test_the_script_for_uv_trains_with_the_wheel(python, tmp_path):
     script = ROOT / "examples" / "train_uv.py"
     (header,) = re.findall(r"^# /// script\n(.*?)^# ///$", script.read_text(), re.DOTALL | re.MULTILINE)
     asked = tomllib.loads(re.sub("^# ?", "", header, flags=re.MULTILINE))
@@ -131,7 +131,7 @@ def test_the_script_for_uv_trains_with_the_wheel(python: Path, tmp_path: Path) -
     assert {path.name: path.read_text() for path in (tmp_path / "runs/mine").glob("*.py")} == code
 
 
-def test_the_wheel_requires_all_that_the_package_imports() -> None:
+def test_the_wheel_requires_all_that_the_package_imports():
     """What modules import at their beginning, without an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
