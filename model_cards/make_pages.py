@@ -45,7 +45,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         OSError: results aren't there.
     """
     root, compared = folder.parent, read_comparisons(folder)
-    names = ("", "_bfloat16", "_sizes", "_schemes", "_2048", "_8192", "_serving")
+    names = ("", "_bfloat16", "_proteins", "_sizes", "_schemes", "_2048", "_8192", "_serving")
     speeds = {name: read_results(folder, f"benchmark{name}") for name in names}
     converted, recipe = read_results(folder, "conversion"), read_results(folder, "recipe")
     sizes = speeds["_sizes"]["settings"]["sizes"]
@@ -59,6 +59,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "peers": f"{ratio_table(speeds[''])}\n\n{machine_line(speeds[''])}",
             "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(speeds['_sizes'], size)}" for size in sizes),
             "bfloat16": ratio_table(speeds["_bfloat16"]),
+            "proteins": f"{ratio_table(speeds['_proteins'])}\n\n{machine_line(speeds['_proteins'])}",
             "processors": "\n\n".join(processor_tables(folder)),
             "host": measured_targets(read_results(folder, "benchmark_host"), HOST),
             "serving": f"{rows_table(speeds['_serving']['rows'], SERVING)}\n\n{machine_line(speeds['_serving'])}",

@@ -40,6 +40,7 @@ draw = random.Random(0)
 
 
 def protein(kind: str) -> str:
+    """Makes a sequence of a kind."""
     rest = draw.choices("DEGHKNPQRSTY", k=draw.randint(20, 60))
     place = 0 if kind == "secreted" else draw.randint(10, len(rest))
     return "M" + "".join(rest[:place] + draw.choices("AFILVW", k=10) + rest[place:])

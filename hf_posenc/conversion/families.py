@@ -61,27 +61,32 @@ _PLAIN_DISTANCES: Needs = {
 }
 
 WEIGHT_KINDS = ("weight", "bias")
+_LAYER = (
+    *("attention.query", "attention.key", "attention.value", "attention.dense"),
+    *("attention_norm", "intermediate", "output", "output_norm"),
+)
+
+
+def _layer(*theirs: str) -> dict[str, str]:
+    """Names in a layer, in the order of `_LAYER`; of a gated network its second half's behind `intermediate`'s."""
+    ours = _LAYER if len(theirs) == len(_LAYER) else (*_LAYER[:6], "up", *_LAYER[6:])
+    return dict(zip(ours, theirs, strict=True))
+
+
+def _lm(*theirs: str) -> dict[str, str]:
+    """Names in a masked-LM head: of its dense layer, its norm and its decoder."""
+    return dict(zip(("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"), theirs, strict=True))
+
+
 _EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.word_embeddings", "embeddings.norm": "embeddings.LayerNorm"}
-_BERT_LAYER = {
-    "attention.query": "attention.self.query",
-    "attention.key": "attention.self.key",
-    "attention.value": "attention.self.value",
-    "attention.dense": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
-_DISTILBERT_LAYER = {
-    "attention.query": "attention.q_lin",
-    "attention.key": "attention.k_lin",
-    "attention.value": "attention.v_lin",
-    "attention.dense": "attention.out_lin",
-    "attention_norm": "sa_layer_norm",
-    "intermediate": "ffn.lin1",
-    "output": "ffn.lin2",
-    "output_norm": "output_layer_norm",
-}
+_BERT_LAYER = _layer(
+    *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
+    *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
+)
+_DISTILBERT_LAYER = _layer(
+    *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
+    *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
+)
 _DEBERTA_LAYER = {
     **_BERT_LAYER,
     **{f"attention.{name}": f"attention.self.{name}_proj" for name in ("query", "key", "value")},
@@ -95,28 +100,15 @@ _MPNET_LAYER = {
     "attention.dense": "attention.attn.o",
     "attention_norm": "attention.LayerNorm",
 }
-_JINA_LAYER = {
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.dense": "self_attn.o_proj",
-    "attention_norm": "post_attention_layernorm",
-    "intermediate": "mlp.fc1",
-    "output": "mlp.fc2",
-    "output_norm": "post_mlp_layernorm",
-}
+_JINA_LAYER = _layer(
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("post_attention_layernorm", "mlp.fc1", "mlp.fc2", "post_mlp_layernorm"),
+)
 _GATED_LAYER = {**_JINA_LAYER, "intermediate": "mlp.gate_proj", "up": "mlp.up_proj", "output": "mlp.down_proj"}
-_MODERNBERT_LAYER = {
-    "attention.query": "attn.query",
-    "attention.key": "attn.key",
-    "attention.value": "attn.value",
-    "attention.dense": "attn.Wo",
-    "attention_norm": "attn_norm",
-    "intermediate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "output": "mlp.Wo",
-    "output_norm": "mlp_norm",
-}
+_MODERNBERT_LAYER = _layer(
+    *("attn.query", "attn.key", "attn.value", "attn.Wo"),
+    *("attn_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.Wo", "mlp_norm"),
+)
 _EUROBERT_LAYER = {**_GATED_LAYER, "attention_norm": "input_layernorm", "output_norm": "post_attention_layernorm"}
 _ESM_LAYER = {**_BERT_LAYER, "attention_norm": "attention.LayerNorm", "output_norm": "LayerNorm"}
 _RELATIVE = {"tables.{}": "encoder.layer.{}.attention.self.distance_embedding"}
@@ -140,11 +132,7 @@ _ROBERTA_HEAD = {name: name for name in ("classifier.dense", "classifier.out_pro
 _NORMED_HEAD = {"classifier.dense": "head.dense", "classifier.layer_norm": "head.norm"}
 _NORMED_HEAD |= {"classifier.out_proj": "classifier"}
 _PER_TOKEN = {"token-classification": {"classifier": "classifier"}, "question-answering": {"qa_outputs": "qa_outputs"}}
-_BERT_LM = {
-    "lm_head.dense": "cls.predictions.transform.dense",
-    "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
-    "lm_head.decoder": "cls.predictions.decoder",
-}
+_BERT_LM = _lm(*(f"cls.predictions.{part}" for part in ("transform.dense", "transform.LayerNorm", "decoder")))
 _LM_PREDICTIONS = {
     "lm_predictions.lm_head.dense": "cls.predictions.transform.dense",
     "lm_predictions.lm_head.LayerNorm": "cls.predictions.transform.LayerNorm",
@@ -382,11 +370,7 @@ _ALL = (
     Family(
         "distilbert",
         {
-            "fill-mask": {
-                "lm_head.dense": "vocab_transform",
-                "lm_head.layer_norm": "vocab_layer_norm",
-                "lm_head.decoder": "vocab_projector",
-            },
+            "fill-mask": _lm("vocab_transform", "vocab_layer_norm", "vocab_projector"),
             "text-classification": _DISTILBERT_CLASSIFIER,
             "multiple-choice": _DISTILBERT_CLASSIFIER,
             **_PER_TOKEN,
@@ -411,11 +395,7 @@ _ALL = (
         "electra",
         {
             **_SUMMARY_HEADS,
-            "fill-mask": {
-                "lm_head.dense": "generator_predictions.dense",
-                "lm_head.layer_norm": "generator_predictions.LayerNorm",
-                "lm_head.decoder": "generator_lm_head",
-            },
+            "fill-mask": _lm("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"),
         },
         needed={},
         dense="gelu",
@@ -519,7 +499,7 @@ _ALL = (
         fields={"classifier_dropout": "hidden_dropout_prob"},
         layer=_ESM_LAYER,
         embeddings={
-            "embeddings.word_embeddings": "embeddings.word_embeddings",
+            **_EMBEDDINGS,
             "embeddings.norm": "embeddings.layer_norm",
             "norm": "encoder.emb_layer_norm_after",
         },

@@ -137,6 +137,11 @@ TERMS = {"c2p": ["c2p"], "p2c": ["p2c"], "both": ["p2c", "c2p"]}
 """What the scheme `deberta` calls a DeBERTa's `pos_att_type`, and that."""
 
 
+def _refuse_unlike(config: Any, fits: dict[str, bool], source: str, can: str) -> None:
+    if unlike := [f"{name}={getattr(config, name, None)!r}" for name in fits if not fits[name]]:
+        raise UserError(f"{source!r} has {', '.join(unlike)}. PosEnc can express {can}")
+
+
 def _disentangled(family: Family, config: Any, source: str) -> dict[str, Any]:
     """The scheme of a DeBERTa, with its arguments."""
     norms = getattr(config, "norm_rel_ebd", "none")
@@ -148,11 +153,11 @@ def _disentangled(family: Family, config: Any, source: str) -> dict[str, Any]:
         "pooler_hidden_size": config.pooler_hidden_size == config.hidden_size,
         "pooler_hidden_act": config.pooler_hidden_act == "gelu",
     }
-    if unlike := [f"{name}={getattr(config, name, None)!r}" for name in fits if not fits[name]]:
-        raise UserError(
-            f"{source!r} has {', '.join(unlike)}. PosEnc can express relative_attention=true, with pos_att_type c2p, "
-            "p2c or both, norm_rel_ebd none or layer_norm, and a pooler as wide as the encoder, with gelu."
-        )
+    can = (
+        "relative_attention=true, with pos_att_type c2p, p2c or both, norm_rel_ebd none or layer_norm, and a pooler as "
+        "wide as the encoder, with gelu."
+    )
+    _refuse_unlike(config, fits, source, can)
     buckets = getattr(config, "position_buckets", -1)
     longest = config.max_relative_positions
     arguments = {
@@ -175,8 +180,7 @@ def _protein(config: Any, kind: str, source: str) -> dict[str, Any]:
         "position_embedding_type": kind in ("rotary", "absolute"),
         "mask_token_id": not config.token_dropout or config.mask_token_id is not None,
     }
-    if unlike := [f"{name}={getattr(config, name)!r}" for name in fits if not fits[name]]:
-        raise UserError(f"{source!r} has {', '.join(unlike)}. An ESM has rotary or absolute, and what it drops.")
+    _refuse_unlike(config, fits, source, "rotary and absolute positions, and a token dropout of the mask token.")
     fields = {
         "norm_position": "pre" if config.emb_layer_norm_before else "pre_only",
         "token_dropout": config.mask_token_id if config.token_dropout else None,
@@ -199,12 +203,11 @@ def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dic
         "rope_parameters": local == plain and None not in (whole["rope_theta"], local["rope_theta"]),
         "local_attention": config.sliding_window > 0,
     }
-    if unlike := [f"{name}={getattr(config, name)!r}" for name in fits if not fits[name]]:
-        raise UserError(
-            f"{source!r} has {', '.join(unlike)}. PosEnc can express a global layer and then the same number of local "
-            "ones, again and again; local layers with a theta, whose RoPE isn't scaled; and windows of a token or more "
-            "to either side."
-        )
+    can = (
+        "a global layer and then the same number of local ones, again and again; local layers with a theta, whose RoPE "
+        "isn't scaled; and windows of a token or more to either side."
+    )
+    _refuse_unlike(config, fits, source, can)
     every_n = {"global_attn_every_n_layers": every}
     arguments["window"] = {"sliding_window": config.sliding_window, **every_n}
     return {**whole, "local_rope_theta": local["rope_theta"], **every_n}

@@ -90,7 +90,7 @@ def test_a_published_eurobert_gives_its_encoder_and_its_bare_head_is_left(tmp_pa
     ("fields", "match"),
     [
         ({**ESM, "is_folding_model": True}, "is a esm model with is_folding_model=True, which PosEnc's body"),
-        ({**ESM, "position_embedding_type": "relative_key"}, "has position_embedding_type='relative_key'. An ESM has"),
+        ({**ESM, "position_embedding_type": "relative_key"}, "has position_embedding_type='relative_key'. PosEnc can"),
         ({**ESM, "mask_token_id": None}, "has mask_token_id=None"),
         ({**ESM, "hidden_act": "relu"}, r"has hidden_act='relu' \(esm has 'gelu'\)"),
         (
