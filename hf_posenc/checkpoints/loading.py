@@ -34,7 +34,7 @@ HEAD_PREFIXES = (
     *OUR_HEADS,
     *("cls.", "pooler.", "score.", "decoder.", "head.", "pre_classifier.", "sequence_summary."),
     *("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "lm_predictions.", "mask_predictions."),
-    *("generator_predictions.", "generator_lm_head.", "discriminator_predictions."),
+    *("generator_predictions.", "generator_lm_head.", "discriminator_predictions.", "contact_head.", "dense."),
 )
 """How the names of heads and poolers begin, in any family."""
 

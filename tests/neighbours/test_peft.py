@@ -1,6 +1,5 @@
 """PEFT: LoRA on `query` and `value`, beside it the classifier or the positions; saved, loaded and merged."""
 
-
 import pytest
 import torch
 from remote_code_harness import BATCH, HEAD, assert_same_outputs, outputs, tiny_model
