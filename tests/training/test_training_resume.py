@@ -508,11 +508,14 @@ def test_a_gradient_norm_that_is_no_number_ends_the_run_at_its_step(tmp_path, fi
     assert all(value.isfinite().all() for value in load_file(kept / "model.safetensors").values())
 
 
-def test_weights_that_are_no_numbers_after_the_last_step_are_neither_scored_nor_saved(tmp_path, files, call_at):
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_weights_that_are_no_numbers_after_the_last_step_are_neither_scored_nor_saved(
+    tmp_path, files, call_at, evaluated
+):
     call_at("on_step_end", 10, lambda model: next(model.parameters()).data.fill_(float("nan")))
     message = r"diverged: after step 10 1 weights hold NaN or infinity, .*--learning-rate below"
     with pytest.raises(Diverged, match=message):
-        train(tmp_path / "run", **files)
+        train(tmp_path / "run", **(files if evaluated else {"data": files["data"]}))
     assert not (tmp_path / "run").exists()
 
 
