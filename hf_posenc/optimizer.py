@@ -34,20 +34,38 @@ def scale_position_learning_rates(
     is_used = any(state.get("step") or "momentum_buffer" in state for state in optimizer.state.values())
     if is_used or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
-    wanted = {  # rate, and whether it decays
-        parameter: (rate_of_module if position_rate is None else position_rate, False)
-        for module in model.modules()  # parts after the whole that they are parts of
-        if (rate_of_module := getattr(module, "position_rate", None)) is not None
-        for parameter in module.parameters()
-    }
+    rates = _rates_of_positions(model, position_rate)
     if word_rate != 1.0:
-        wanted[cast(Any, model).get_input_embeddings().weight] = (word_rate, True)
-    for group in list(optimizer.param_groups):
-        group[_DONE] = True
-        present = {wanted[parameter] for parameter in group["params"] if parameter in wanted}
-        for times, decays in sorted(rate for rate in present if rate[0] != 1.0):
-            faster = [parameter for parameter in group["params"] if wanted.get(parameter) == (times, decays)]
-            group["params"] = [parameter for parameter in group["params"] if wanted.get(parameter) != (times, decays)]
-            decay = group["weight_decay"] if decays else 0.0
-            optimizer.param_groups.append({**group, "params": faster, "lr": group["lr"] * times, "weight_decay": decay})
-    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+        rates[cast(Any, model).get_input_embeddings().weight] = (word_rate, True)
+    faster = [part for group in optimizer.param_groups for part in _take_out(group, rates)]
+    optimizer.param_groups[:] = [group for group in (*optimizer.param_groups, *faster) if group["params"]]
+
+
+def _rates_of_positions(model: nn.Module, position_rate: float | None) -> dict[Any, tuple[float, bool]]:
+    """The rate of each parameter of a scheme, and that it doesn't decay."""
+    rates: dict[Any, tuple[float, bool]] = {}
+    for module in model.modules():  # parts after the whole that they are parts of
+        own_rate = getattr(module, "position_rate", None)
+        if own_rate is not None:
+            rate = own_rate if position_rate is None else position_rate
+            rates.update(dict.fromkeys(module.parameters(), (rate, False)))
+    return rates
+
+
+def _take_out(group: dict[str, Any], rates: dict[Any, tuple[float, bool]]) -> list[dict[str, Any]]:
+    """Moves the parameters with rates of their own out of a group, to groups by rate and decay, which are returned."""
+    group[_DONE] = True
+    parts: dict[tuple[float, bool], list[Any]] = {}
+    for parameter in group["params"]:
+        parts.setdefault(rates.get(parameter, (1.0, True)), []).append(parameter)
+    group["params"] = [parameter for (times, _), part in parts.items() if times == 1.0 for parameter in part]
+    return [
+        {
+            **group,
+            "params": parts[times, decays],
+            "lr": group["lr"] * times,
+            "weight_decay": group["weight_decay"] if decays else 0.0,
+        }
+        for times, decays in sorted(parts)
+        if times != 1.0
+    ]

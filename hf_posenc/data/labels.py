@@ -174,15 +174,10 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None:
         _refuse_answers(table, name)
-    declared = table.classes(name)
-    cells = [None if is_missing(cell) else cell for cell in table.class_names(name)]
-    is_numeric = delimiter is None and _are_numbers(table, cells)
-    if is_numeric:  # cells of a csv, in which nan is no label
-        cells = [None if cell is None or math.isnan(float(cell)) else cell for cell in cells]
-    if delimiter is not None:
-        cells = _parted(cells, delimiter)
+    cells, is_numeric = _cells_of_labels(table, name, delimiter)
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
+    declared = table.classes(name)
     if is_list and declared is None:
         rows = _names_of_marks(rows, options.named_labels, name)
     items = [item for row in rows if row is not None for item in row]
@@ -198,6 +193,16 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
     known = declared or _said_of_numbers(kind, options)
     names = [None if row is None else [_name_of(item, kind, known, spelt) for item in row] for row in rows]
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
+
+
+def _cells_of_labels(table: Table, name: str, delimiter: str | None) -> tuple[list[Any], bool]:
+    """The cells of a column of labels, None where it has none; and True where they are numbers in words."""
+    cells = [None if is_missing(cell) else cell for cell in table.class_names(name)]
+    if delimiter is not None:
+        return _parted(cells, delimiter), False
+    if not _are_numbers(table, cells):
+        return cells, False
+    return [None if cell is None or math.isnan(float(cell)) else cell for cell in cells], True  # nan is no label
 
 
 def _refuse_answers(table: Table, name: str) -> None:

@@ -3,7 +3,7 @@
 A table is read by the names of its columns, and a missing cell is an empty text, as in a file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,21 +115,31 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
         rows = values_in_memory(given.to_numpy(object) if isinstance(given, pd.DataFrame) else given)
         if rows and all(isinstance(row, Mapping) for row in rows):
             frame = pd.DataFrame(rows, dtype=object)
-    names: list[str] = []
+    names = [] if frame is None else _names_of_texts(list(frame), known)
     if frame is not None:
-        to_train_on = [name for name in TEXTS if name in frame] or list(frame)
-        names = to_train_on if known is None else list(columns_of_input(list(frame), known))
         rows = list(zip(*(frame[name].tolist() for name in names), strict=True))
     if not rows:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
     takes_numbers = known is not None and frame is not None  # a column of a file may hold them, too
+    return names, [as_input(cells, known) for cells in _checked_texts(rows, takes_numbers)]
+
+
+def _names_of_texts(columns: list[str], known: Columns | None) -> list[str]:
+    """Those of the columns that hold texts."""
+    if known is not None:
+        return list(columns_of_input(columns, known))
+    return [name for name in TEXTS if name in columns] or columns
+
+
+def _checked_texts(rows: Sequence[Any], takes_numbers: bool) -> list[tuple[Any, ...]]:
+    """The texts of each row: as many in each, and strings unless numbers are taken."""
     texts = [_cells_of_row(row) for row in rows]
     for number, (row, cells) in enumerate(zip(rows, texts, strict=True)):
         is_text = takes_numbers or all(isinstance(cell, str) for cell in cells)
         if len(cells) != len(texts[0]) or not is_text:
             raise UserError(f"Row {number} is {row!r:.60}. Give a string for each text, or for each a pair.")
         refuse_surrogates((f"Row {number}", cell) for cell in cells if isinstance(cell, str))
-    return names, [as_input(cells, known) for cells in texts]
+    return texts
 
 
 def _cells_of_row(row: Any) -> tuple[Any, ...]:
