@@ -12,7 +12,6 @@ import torch
 from common import BUILTIN, tiny_classifier, write_csv
 
 from hf_posenc import SCHEMES, PosEncConfig, make_scheme
-from hf_posenc.data.texts import own_texts
 from hf_posenc.errors import UserError
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
@@ -158,6 +157,8 @@ def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside
 
 @pytest.mark.slow
 def test_serving_is_measured_on_the_texts_of_a_file(tmp_path, monkeypatch):
+    from hf_posenc.data.texts import own_texts  # needs pandas
+
     texts, target = own_texts(40), tmp_path / "serving.json"
     tiny_classifier(tmp_path / "mine", texts, ("no", "yes"), max_position_embeddings=128)
     rows = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(texts)]

@@ -114,7 +114,7 @@ def test_an_export(tmp_path, every):
         (folder / "out" / "notes.txt").write_text("mine")
     with copied_before_each_operation(work, tmp_path / "copies", every) as copies:
         export(tmp_path / "source", work / "out", to="native", overwrite=True)
-    assert len(copies) > 20 / every
+    assert len(copies) >= 20 / every
     for copy in [*copies, *(damaged(copies) if every == 1 else ())]:
         export(tmp_path / "source", copy / "out", to="native", overwrite=True)
         assert_same_model(copy / "out", tmp_path / "whole" / "out")

@@ -85,6 +85,6 @@ def test_checks_tables_cards_and_pictures_find_it(tmp_path):
     card = (tmp_path / "inverse.md").read_text()
     assert "| acts on | attention logits" in card
     assert "TO BE WRITTEN" in card
-    assert "`b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right`" in card
+    assert "$$\nb_{h}(i,\\ j) = " in card
     assert "https://arxiv.org/abs/3101.00001" in card
     assert (tmp_path / "pictures/inverse.png").stat().st_size > 10_000

@@ -21,7 +21,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -234,11 +234,22 @@ class OutputFolder:
             if strange := [name for name in arriving if os.path.lexists(self.path / name) and name not in leaving]:
                 what = f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write"
                 raise UserError(f"{what}. Move that elsewhere, and {wait}")
+            if (blocked := self._blocked({*leaving, *arriving})) is not None:
+                what = f"In {str(blocked)!r} no file can be written or removed, so what was there is as it was"
+                raise UserError(f"{what}. See to it that files can be moved there, and {wait}")
             try:
                 self._replace(leaving, arriving)
             except OSError as error:
                 raise UserError(f"{one_line(error)}. See to it that files can be moved there, and {wait}") from error
             self.has_moved = True
+
+    def _blocked(self, names: Iterable[str]) -> Path | None:
+        """A place on the way to one of the files that is no folder, or one that can't be written to."""
+        places = {self.path / place for name in names for place in PurePosixPath(name).parents}
+        for place in sorted(place for place in places if os.path.lexists(place)):
+            if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+                return place
+        return None
 
     def _replace(self, leaving: list[str], arriving: list[str]) -> None:
         """Deletes old files, with the folders that they leave empty, and moves new ones in."""

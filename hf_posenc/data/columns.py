@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pandas as pd
-
 from ..errors import UserError, spell
 from ..options import Options, words
 from .reading import Dialect
@@ -104,7 +102,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def is_absent(cell: Any) -> bool:
     """True for a cell that holds nothing: None, NaN, or what pandas has for them."""
-    return cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
+    of_pandas = type(cell).__name__ in ("NAType", "NaTType")  # by name: a bare image has no pandas
+    return cell is None or of_pandas or (isinstance(cell, float) and math.isnan(cell))
 
 
 def is_missing(cell: Any) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from datasets import Column, Dataset
 
-from ..errors import UserError, readable, user_errors
+from ..errors import UserError, readable
 from .columns import Columns, as_input, columns_of_input, is_absent
 from .preparing import TEXTS
 from .reading import refuse_surrogates
@@ -33,8 +33,11 @@ def _frame_in_memory(given: Any) -> pd.DataFrame | None:
             raise UserError(f"X is several tables, {names}. Give one of them: X[{next(iter(given))!r}].")
         if any(isinstance(cells, str) for cells in given.values()):
             raise UserError("X is one row. Give a list of rows: [{...}].")
-        with user_errors():
-            given = pd.DataFrame({name: values_in_memory(cells) for name, cells in given.items()}, dtype=object)
+        columns = {name: values_in_memory(cells) for name, cells in given.items()}
+        if len(lengths := {len(cells): name for name, cells in columns.items()}) > 1:
+            counts = " and ".join(f"{name!r} {length}" for length, name in list(lengths.items())[:2])
+            raise UserError(f"X has columns of different lengths: {counts}. Give a cell for each row.")
+        given = pd.DataFrame(columns, dtype=object)
     elif not isinstance(given, pd.DataFrame):
         given = _from_arrow(given)
     if given is None or not all(isinstance(name, str) for name in given.columns):
@@ -69,9 +72,11 @@ def _from_arrow(given: Any) -> pd.DataFrame | None:
     if not _speaks_arrow(given) or isinstance(given, pd.Series):
         return None
     try:
-        return pa.table(given).to_pandas(integer_object_nulls=True)
+        table = pa.table(given)
     except pa.ArrowInvalid:  # of no names
         return None
+    with readable(IN_MEMORY, "Leave out columns that pandas can't hold."):
+        return table.to_pandas(integer_object_nulls=True, ignore_metadata=True)  # which makes an index of a column
 
 
 def values_in_memory(given: Any) -> list[Any]:
@@ -94,7 +99,10 @@ def labels_in_memory(given: Any) -> Any:
     if isinstance(given, pd.DataFrame | pd.Series) or not (isinstance(given, Column | Dataset) or _speaks_arrow(given)):
         return given
     frame = _frame_in_memory(given)
-    return values_in_memory(given) if frame is None else frame
+    if frame is None:
+        return values_in_memory(given)
+    objects = frame.select_dtypes("object")  # numbers with missing ones: scikit-learn takes pandas' own types for those
+    return frame.assign(**{name: objects[name].convert_dtypes(convert_string=False) for name in objects})
 
 
 def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -115,6 +123,7 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
         rows = values_in_memory(given.to_numpy(object) if isinstance(given, pd.DataFrame) else given)
         if rows and all(isinstance(row, Mapping) for row in rows):
             frame = pd.DataFrame(rows, dtype=object)
+            _check_keys(rows, _names_of_texts(list(frame), known))
     names = [] if frame is None else _names_of_texts(list(frame), known)
     if frame is not None:
         rows = list(zip(*(frame[name].tolist() for name in names), strict=True))
@@ -122,6 +131,13 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
     takes_numbers = known is not None and frame is not None  # a column of a file may hold them, too
     return names, [as_input(cells, known) for cells in _checked_texts(rows, takes_numbers)]
+
+
+def _check_keys(rows: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuses a row that lacks one of the columns of texts."""
+    for number, row in enumerate(rows):
+        if absent := [name for name in names if name not in row]:
+            raise UserError(f"Row {number} has no {absent[0]!r}, but {', '.join(map(repr, row))}. Give all of them.")
 
 
 def _names_of_texts(columns: list[str], known: Columns | None) -> list[str]:

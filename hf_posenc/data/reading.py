@@ -132,6 +132,10 @@ def _array_of(path: str | Path, kind: str, name: str, cells: list[Any], places: 
     with readable(f"{path}: column {name!r}", "Write its values alike."):
         try:
             return pa.array(cells)
+        except UnicodeEncodeError:
+            word = "row" if kind == "json" else "line"
+            refuse_surrogates((f"{word} {place}", str(cell)) for place, cell in zip(places, cells, strict=True))
+            raise
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             there = {row: cell for row, cell in enumerate(cells) if cell is not None}
             usual = next(iter(there.values()))

@@ -79,7 +79,7 @@ class Table:
 
     def select(self, rows: Sequence[int]) -> "Table":
         """Some of the rows of what was read."""
-        return replace(self, rows=self.rows.take(list(rows)), numbers=[self.numbers[row] for row in rows])
+        return replace(self, rows=take_rows(self.rows, rows), numbers=[self.numbers[row] for row in rows])
 
     def where(self, row: int) -> str:
         """Where a row stands, in words: `line 5`."""
@@ -139,11 +139,28 @@ def as_table(
     return Table(rows, name, kind, numbers or range(rows.num_rows), summary)
 
 
+def take_rows(rows: pa.Table, places: Sequence[int]) -> pa.Table:
+    """Some of the rows, in this order; columns keep their types, also those that Arrow takes nothing from."""
+    columns = []
+    for column in rows.columns:
+        try:
+            columns.append(column.take(pa.array(places, pa.int64())))
+        except pa.ArrowNotImplementedError:  # of string_view and binary_view
+            columns.append(pa.array([column[place].as_py() for place in places], column.type))
+    return pa.table(columns, schema=rows.schema)
+
+
 def _named(cell: Any, names: Sequence[str]) -> Any:
-    """The name of a class, or those of a list of classes; None where there is none."""
+    """The name of a class, or those of a list of classes; None where there is none, a number that isn't declared."""
     if isinstance(cell, list):
-        return [_named(part, names) for part in cell]
-    return None if cell in (None, -1) else names[cell]
+        return [_declared(part, names) for part in cell]
+    return None if cell == -1 else _declared(cell, names)
+
+
+def _declared(number: int | None, names: Sequence[str]) -> str | None:
+    if number is None:
+        return None
+    return names[number] if 0 <= number < len(names) else str(number)  # which is refused with its row
 
 
 def _media(feature: Any) -> str | None:

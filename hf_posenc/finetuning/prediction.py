@@ -22,7 +22,7 @@ from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..data.columns import is_absent, notes_of
 from ..data.preparing import Known, labels_of, prepare, texts_of
 from ..data.sources import read_split
-from ..data.tables import LINE
+from ..data.tables import LINE, take_rows
 from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..inference.backends import fastest_backend, open_backend
@@ -296,7 +296,7 @@ def score_checkpoint(
 def _rows_at(lines: list[int], rows: pa.Table, line_of_row: Sequence[int]) -> pa.Table:
     """The rows of these lines, with all columns as they were read, and `line`."""
     row_of = {line: row for row, line in enumerate(line_of_row)}
-    chosen = rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
+    chosen = take_rows(rows, [row_of[line] for line in lines])
     chosen = chosen.rename_columns([input_name(name, {"line"}) for name in chosen.column_names])
     return chosen.append_column("line", pa.array(lines, pa.int64()))
 

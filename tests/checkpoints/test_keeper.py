@@ -210,6 +210,24 @@ def test_ctrl_c_after_the_move_says_that_the_files_are_there(tmp_path):
     assert texts(tmp_path) == NEW
 
 
+def test_what_is_in_the_way_is_seen_before_anything_leaves(tmp_path):
+    save(tmp_path, OLD)
+    (tmp_path / "extra").write_text("a user's")
+    before = snapshot(tmp_path)
+    with (
+        pytest.raises(
+            UserError, match="In '.*extra' no file can be written or removed, so what was there is as it was"
+        ),
+        output_folder(tmp_path, overwrite=True) as output,
+        output.replaced() as new,
+    ):
+        write(new, {**NEW, "extra/code.py": "x"})
+    assert before.items() <= snapshot(tmp_path).items()
+    (tmp_path / "extra").unlink()
+    with output_folder(tmp_path, overwrite=True):
+        assert texts(tmp_path).items() >= {**NEW, "extra/code.py": "x"}.items()
+
+
 def test_a_move_that_fails_is_finished_by_the_next_look(tmp_path, monkeypatch):
     save(tmp_path, OLD)
     replace = os.replace

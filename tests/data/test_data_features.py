@@ -106,6 +106,7 @@ ARROW = {
         SEVERAL,
     ),
     "list view": (pa.array([["a"], ["b"]], pa.list_view(pa.string())), NO_TEXT, SEVERAL),
+    "string view": (pa.array(["x", "y"], pa.string_view()), ["x", "y"], WORDS),
     "map": (pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), NO_TEXT, NO_LABEL),
     "struct of a map": (
         pa.array([{"a": [("a", 1)]}] * 2, pa.struct({"a": pa.map_(pa.string(), pa.int64())})),
@@ -124,8 +125,10 @@ def test_a_parquet_file_may_hold_every_type_that_pyarrow_writes(tmp_path, name):
     cells, text, label = ARROW[name]
     pq.write_table(pa.table({"t": cells}), tmp_path / "a.parquet")
     check(read_file(tmp_path / "a.parquet"), text, label)
-    kept = read_split(Options(data=str(tmp_path / "a.parquet")), None).rows
-    assert kept.equals(pa.table({"t": cells}))
+    kept = read_split(Options(data=str(tmp_path / "a.parquet")), None)
+    assert kept.rows.equals(pa.table({"t": cells}))
+    last = len(cells) - 1
+    assert kept.select([last, 0]).rows["t"].to_pylist() == [cells[last].as_py(), cells[0].as_py()]
 
 
 @pytest.mark.parametrize("format", ["torch", "numpy", "arrow", "pandas", None])

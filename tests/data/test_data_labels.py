@@ -2,6 +2,7 @@
 
 import re
 
+import pyarrow as pa
 import pytest
 from common import write_csv, write_jsonl
 from data_harness import (
@@ -97,6 +98,14 @@ def test_labels_are_numbered_from_the_training_split(train, test, options, known
     assert tuple(data.splits[split]["labels"][:] for split in ("train", "test")) == numbers
     single_type = ONE if names else "regression"
     assert data.labels.problem_type == (SEVERAL if isinstance(numbers[0][0], list) else single_type)
+
+
+@pytest.mark.parametrize("number", [-2, 2])
+def test_a_class_number_that_is_not_declared_is_refused_with_its_row(number):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
+    rows = pa.table({"text": texts(3), "label": [0, 1, number]}).replace_schema_metadata(features.arrow_schema.metadata)
+    with pytest.raises(UserError, match=rf"unknown labels: '{number}' \(row 2\). Known are 'neg', 'pos'"):
+        prepare({"train": as_table(rows, "a")}, Options(validation_share=0))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ TABLES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "pandas of categories": lambda columns: pd.DataFrame(columns).astype("category"),
     "polars": lambda columns: polars("DataFrame", columns),
     "pyarrow": pa.table,
+    "pyarrow, with an index of pandas": lambda columns: pa.Table.from_pandas(
+        pd.DataFrame(columns).set_index("text_pair" if "text_pair" in columns else "id")
+    ),
     "pyarrow batch": pa.record_batch,
     "pyarrow of dictionaries": lambda columns: pa.table(
         {n: pa.array(c).dictionary_encode() for n, c in columns.items()}
@@ -118,12 +121,13 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
             r"several tables, 'train'. Give one of them: X\['train'\]",
         ),
         ({"train": pd.DataFrame({"text": ["a"]})}, "several tables, 'train'"),
-        ({"text": ["a"], "text_pair": ["b", "c"]}, "All arrays must be of the same length"),
+        ({"text": ["a"], "text_pair": ["b", "c"]}, "columns of different lengths: 'text' 1 and 'text_pair' 2"),
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
         (pd.DataFrame({"text": [b"a"]}), r"Row 0 is \(b'a',\). Give a string"),
         (pa.table({"id": [1], "title": ["a"]}), r"Row 0 is \(1, 'a'\). Give a string"),
         (pa.table({"text": pa.array([], pa.string())}), "X has no texts"),
+        ([{"txt": "a"}, {"text": "c"}], "Row 0 has no 'text', but 'txt'. Give all of them."),
         (["a", "b\ud800"], r"Row 1 holds '\\ud800', one half of a surrogate pair"),
         (pd.DataFrame([["a", "b"], ["c", "\udfff"]], dtype=object), r"Row 1 holds '\\udfff', one half"),
         ([{"text": "\ud800"}], r"Row 0 holds '\\ud800', one half"),

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from export_harness import LABELS, TEXTS, checkpoint
 
-from hf_posenc.checkpoints.keeper import LIST
-from hf_posenc.files import WRITING
+from hf_posenc.checkpoints.keeper import LIST, WAITING
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
@@ -56,7 +55,7 @@ def actors_of(process):
 
 @pytest.mark.slow  # Ray, and three processes that import PyTorch
 def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
-    process, staging, killed = run("--actors", "2"), tmp_path / "labelled" / WRITING, None
+    process, staging, killed = run("--actors", "2"), tmp_path / "labelled" / WAITING, None
     deadline = time.monotonic() + 300
     while process.poll() is None and killed is None and time.monotonic() < deadline:
         if rows_in(staging) and len(actors := actors_of(process)) == 2:
