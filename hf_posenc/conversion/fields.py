@@ -92,10 +92,11 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields = family.usual_fields(family.scheme)
     fields |= {name: getattr(config, family.fields.get(name, name), fields.get(name, 0.0)) for name in SAME_FIELDS}
     pooling = getattr(config, "classifier_pooling", fields["classifier_pooling"])
+    dense = family.dense or fields["hidden_act"]
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
-        "classifier_hidden_act": family.dense or fields["hidden_act"],
+        "classifier_hidden_act": getattr(config, family.fields.get("classifier_hidden_act", ""), dense),
         "classifier_pooling": _POOLINGS.get(pooling, pooling),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,

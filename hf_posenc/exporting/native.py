@@ -201,7 +201,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     if name in _DEBERTAS:
         fields |= _deberta_fields(config, name)
     if name == "modernbert":
-        fields |= _modernbert_fields(config)
+        fields |= _modernbert_fields(config, task)
     elif name == "esm":
         fields |= _esm_fields(config)
     elif family.scheme == "rope" and name != "roformer":
@@ -253,8 +253,8 @@ def _esm_fields(config: Any) -> dict[str, Any]:
     return fields | ({"rope_theta": float(config.rope_parameters["rope_theta"])} if config.rope_parameters else {})
 
 
-def _modernbert_fields(config: Any) -> dict[str, Any]:
-    """ModernBERT's fields for its local and global layers."""
+def _modernbert_fields(config: Any, task: str) -> dict[str, Any]:
+    """ModernBERT's fields for its local and global layers, and its head's activation."""
     window = config.position_embedding_kwargs["window"]
     whole = dict(config.rope_parameters)
     local = whole.pop("local_rope_theta", None)
@@ -268,7 +268,7 @@ def _modernbert_fields(config: Any) -> dict[str, Any]:
             "sliding_attention": whole if local is None else {"rope_type": "default", "rope_theta": local},
         },
         "embedding_dropout": float(config.hidden_dropout_prob),
-        "classifier_activation": config.hidden_act,
+        "classifier_activation": config.classifier_hidden_act if task in POOLED else config.hidden_act,
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
     }
 
