@@ -105,16 +105,23 @@ def to_native(
             "config.json changed?"
         )
     model.load_state_dict(written, strict=False)
-    notes = _notes(family, config, task)
-    dtype = dtype or checkpoint.dtype
-    if dtype != torch.float32:
-        # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
-        rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
-        if rounded or (not family.token_types and config.type_vocab_size):
-            notes.append(f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew.")
-        else:
-            model.to(dtype)  # type: ignore[arg-type]
-    return model, notes
+    return model, [*_notes(family, config, task), *_cast(model, family, config, dtype or checkpoint.dtype)]
+
+
+def _cast(model: Any, family: Family, config: Any, dtype: torch.dtype) -> list[str]:
+    """Casts the weights to the checkpoint's type, or returns a note why not."""
+    if dtype == torch.float32:
+        return []
+    # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
+    rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
+    if rounded or (not family.token_types and config.type_vocab_size):
+        return [f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew."]
+    rotary = getattr(model.base_model, "rotary_embeddings", None)  # of an ESM, whose file holds its frequencies
+    frequencies = None if rotary is None else rotary.inv_freq
+    model.to(dtype)
+    if rotary is not None:
+        rotary.inv_freq = frequencies
+    return []
 
 
 def _target(checkpoint: PreTrainedModel, task: str, like: str | None) -> Family:
