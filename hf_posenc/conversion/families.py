@@ -561,6 +561,11 @@ FAMILIES = {family.model_type: family for family in _ALL}
 """The architectures that can be converted, and exported to: where several hold a scheme, the first that fits."""
 
 
+def a_model(model_type: str) -> str:
+    """Words for a model of a type, with the article."""
+    return f"a{'n' * model_type.startswith(('esm', 'electra'))} {model_type} model"
+
+
 def check_known(model_type: str) -> None:
     """Refuses a type that this transformers hasn't.
 

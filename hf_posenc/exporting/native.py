@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, check_known, summary
+from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, a_model, check_known, summary
 from ..conversion.fields import TERMS
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
@@ -55,6 +55,8 @@ def write(
     model, notes = to_native(checkpoint, like, dtype)
     notes += _fit_tokenizer(tokenizer, model)
     of_tokens = ("bos", "eos", "cls", "sep", "mask") if model.config.model_type in ("modernbert", "eurobert") else ()
+    if model.config.model_type == "esm" and model.config.mask_token_id is None:
+        of_tokens = ("mask",)
     for field in (f"{name}_token_id" for name in of_tokens):
         if hasattr(model.config, field) and getattr(tokenizer, field) is not None:
             setattr(model.config, field, getattr(tokenizer, field))
@@ -79,7 +81,7 @@ def to_native(
     """The model of transformers that computes what a PosEnc model does, in evaluation mode, and notes; see `write`."""
     config: Any = checkpoint.config
     if type(checkpoint).__name__ not in CLASSES:
-        raise UserError(f"{config.name_or_path!r} is a {config.model_type} model of transformers' own already.")
+        raise UserError(f"{config.name_or_path!r} is {a_model(config.model_type)} of transformers' own already.")
     task = CLASSES[type(checkpoint).__name__]
     family = _target(checkpoint, task, like)
     check_known(family.model_type)
@@ -142,10 +144,12 @@ def _target(checkpoint: PreTrainedModel, task: str, like: str | None) -> Family:
     if problems[nearest]:
         mended = FAMILIES[nearest].mended(config.to_dict(), (task,))
         needs = ", ".join(spell(f"set.{name}", value) for name, value in mended)
+        # ESM's tokenizers are slow.
+        files = ", with a fast tokenizer's tokenizer.json in its folder" if params.get(SOURCE) == "esm" else ""
         train = f" A model trained with {needs} can be." if needs else ""
         raise UserError(
             f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{train} {spell('to', 'onnx')} takes "
-            "it as it is."
+            f"it as it is{files}."
         )
     return FAMILIES[nearest]
 
@@ -174,7 +178,11 @@ def _obstacles(family: Family, checkpoint: PreTrainedModel, task: str) -> list[s
             "longrope with two lists of factors, or an attention_factor (esm has a frequency for each pair)"
         )
     if config.pad_token_id is None and (family.first_row is None or name == "nomic_bert"):
-        why = "needs one" if name == "nomic_bert" else "counts positions from the padding token's number"
+        why = (
+            "needs one"
+            if name == "nomic_bert" or config.position_embedding_type == "rope"
+            else "counts positions from the padding token's number"
+        )
         problems.append(f"pad_token_id=None ({name} {why})")
     columns = remembered_columns(config)
     of_pairs = task in _OF_PAIRS or (columns is not None and len(columns.text) > 1)
