@@ -22,7 +22,7 @@ def convert(
         str,
         typer.Argument(
             help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet, DeBERTa, Jina, "
-            "NomicBERT, GTE, ModernBERT or PosEnc: folder or Hub name.",
+            "NomicBERT, GTE, ModernBERT, ESM-2, EuroBERT or PosEnc: folder or Hub name.",
         ),
     ],
     output: Output,

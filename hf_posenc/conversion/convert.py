@@ -26,12 +26,10 @@ from .families import FAMILIES, SOURCE
 from .fields import not_carried
 from .heal import Healing, heal, remove_healing, set_aside
 from .loading import Loaded, load_source
-from .measure import measure_agreement, random_tokens, special_tokens, tokenize, verify
+from .measure import EXACT, TOLERANCE, measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
 from .swap import Target, swap, target_config
 
-_EXACT = 1e-5
-"""The largest error of a conversion that keeps the scheme, on the models that were measured."""
 _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
 _VERIFIED = 64
@@ -99,8 +97,8 @@ def convert(
         The model in evaluation mode, its tokenizer, and a report.
 
     Raises:
-        UserError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
-            doesn't exist, there is nothing to heal, or `output` is taken.
+        UserError: the source can't be read or isn't supported, a key isn't accounted for, its head computes something
+            else here, the scheme or an argument doesn't exist, there is nothing to heal, or `output` is taken.
         Diverged: so did healing.
         Interrupted: Ctrl-C while it heals; the message says how to go on.
     """
@@ -287,11 +285,11 @@ def _exactness(loaded: Loaded, exact: Agreement | None) -> list[str]:
     if exact is None:
         is_ours = loaded.model_type == "posenc"
         return ["How exact it is can't be measured: transformers 5 has no such model to compare with."] * (not is_ours)
-    if exact.hidden_max <= _EXACT * 10:
+    if exact.hidden_max <= TOLERANCE:
         return []
     return [
         f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
-        f"{exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
+        f"{exact.hidden_max:.2g}, where {EXACT:g} was expected. Do texts hold the padding token?"
     ]
 
 

@@ -171,7 +171,8 @@ class Family:
         needed: what else its class needs; nothing: any value.
         poolings: of its classifiers, the usual one first.
         head_norm: a norm lies between that layer and the classifier.
-        dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's.
+        dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's, or one
+            of its own, where `fields` names it.
         lm_act: activation of the masked-LM head. None: the encoder's.
         token_types: whether it has them. If not, type 0 is merged into the words.
         counts_tokens: whether left padding is as good as right: positions are counted from the tokens, or don't matter.
@@ -246,7 +247,8 @@ class Family:
         needs |= {"norm_position": ("post",), "norm_type": ("layer_norm",), "token_dropout": (None,)}
         needs |= {"scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):
-            needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (self.dense or act,)}
+            own = values.get("classifier_hidden_act") if "classifier_hidden_act" in self.fields else None
+            needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (self.dense or own or act,)}
             needs["classifier_norm"] = (self.head_norm,)
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)
@@ -451,6 +453,7 @@ _ALL = (
         },
         fields={
             "hidden_act": "hidden_activation",
+            "classifier_hidden_act": "classifier_activation",
             "hidden_dropout_prob": "mlp_dropout",
             "attention_probs_dropout_prob": "attention_dropout",
             "layer_norm_eps": "norm_eps",
@@ -556,6 +559,11 @@ JINA_BERT = Family(
 """JinaBERT v2, which calls itself a BERT. transformers has no class of it: its weights are read by their names."""
 FAMILIES = {family.model_type: family for family in _ALL}
 """The architectures that can be converted, and exported to: where several hold a scheme, the first that fits."""
+
+
+def a_model(model_type: str) -> str:
+    """Words for a model of a type, with the article."""
+    return f"a{'n' * model_type.startswith(('esm', 'electra'))} {model_type} model"
 
 
 def check_known(model_type: str) -> None:

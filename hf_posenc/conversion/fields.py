@@ -8,7 +8,7 @@ from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
 from ..tasks import task_of as class_task
-from .families import GATED_ACTS, SAME_FIELDS, Family, summary
+from .families import GATED_ACTS, SAME_FIELDS, Family, a_model, summary
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -41,12 +41,14 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     """
     for name in _CANT if family.biases else (*_CANT, *_BIASES):
         if value := raw.get(name):
-            what = f"is a {family.model_type} model with {name}={value!r}"
+            what = f"is {a_model(family.model_type)} with {name}={value!r}"
             raise UserError(f"{source!r} {what}, which PosEnc's body can't express.")
     if family.first_row is None and config.pad_token_id is None:
+        counts = getattr(config, "position_embedding_type", None) != "rotary"
+        why = "counts positions from it" if counts else "of transformers doesn't run without one"
         raise UserError(
-            f"{source!r} has pad_token_id=None, and a {family.model_type} model counts positions from it. Put the "
-            "padding token's number into its config.json."
+            f"{source!r} has pad_token_id=None, and {a_model(family.model_type)} {why}. Put the padding token's number "
+            "into its config.json."
         )
     _check_body(family, config, raw, source)
     fields = _body(family, config, task)
@@ -92,10 +94,11 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields = family.usual_fields(family.scheme)
     fields |= {name: getattr(config, family.fields.get(name, name), fields.get(name, 0.0)) for name in SAME_FIELDS}
     pooling = getattr(config, "classifier_pooling", fields["classifier_pooling"])
+    dense = family.dense or fields["hidden_act"]
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
-        "classifier_hidden_act": family.dense or fields["hidden_act"],
+        "classifier_hidden_act": getattr(config, family.fields.get("classifier_hidden_act", ""), dense),
         "classifier_pooling": _POOLINGS.get(pooling, pooling),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
@@ -113,8 +116,8 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
     if family.scheme == "learned" and kind != "absolute":
         if kind not in ("relative_key", "relative_key_query") or family.model_type == "distilbert":
             raise UserError(
-                f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known "
-                "are absolute, relative_key and relative_key_query."
+                f"{source!r} has position_embedding_type={kind!r}, which {a_model(family.model_type)} can't have. "
+                "Known are absolute, relative_key and relative_key_query."
             )
         fields |= {"position_embedding_type": kind, "position_embedding_kwargs": None}
         return
@@ -122,7 +125,7 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
     if family.scheme == "deberta":
         fields |= _disentangled(family, config, source)
     if family.model_type == "esm":
-        fields |= _protein(config, kind, source)
+        fields |= _protein(config, source)
     if family.model_type == "mpnet":
         fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
     if family.model_type == "modernbert":
@@ -174,8 +177,9 @@ def _disentangled(family: Family, config: Any, source: str) -> dict[str, Any]:
     return {"position_embedding_type": "learned+deberta", "position_embedding_kwargs": both}
 
 
-def _protein(config: Any, kind: str, source: str) -> dict[str, Any]:
+def _protein(config: Any, source: str) -> dict[str, Any]:
     """The scheme of an ESM, its norms and its token dropout."""
+    kind = config.position_embedding_type
     fits = {
         "position_embedding_type": kind in ("rotary", "absolute"),
         "mask_token_id": not config.token_dropout or config.mask_token_id is not None,

@@ -23,7 +23,7 @@ from ..model.configuration_posenc import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
-from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, check_known
+from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
 from .fields import our_fields
 from .originals import is_jina_bert, todays_config
 from .report import Accounting
@@ -332,7 +332,7 @@ def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -
 
 
 def _take_frequencies(config: PosEncConfig, stored: Tensor) -> list[str]:
-    """Gives RoPE the frequencies that an ESM holds, by factors of `longrope` where they are rounded to 16 bits."""
+    """Gives RoPE the frequencies that an ESM holds, by factors of `longrope` where its config.json says others."""
     rope: Any = make_scheme(config)
     computed = rope.angles(torch.ones(1, dtype=torch.int64))[0]
     if torch.allclose(computed, stored, rtol=3e-7, atol=0):
@@ -345,7 +345,13 @@ def _take_frequencies(config: PosEncConfig, stored: Tensor) -> list[str]:
         **dict.fromkeys(("short_factor", "long_factor"), factors),
         **dict.fromkeys(("factor", "attention_factor"), 1.0),
     }
-    return ["Its RoPE has stored frequencies, rounded to 16 bits: kept, as factors of longrope."]
+    if torch.allclose(computed, stored, rtol=2**-8, atol=0):
+        return ["Its RoPE has stored frequencies, rounded to 16 bits: kept, as factors of longrope."]
+    theta = config.rope_parameters["rope_theta"]
+    return [
+        f"Its RoPE has stored frequencies that aren't those of rope_theta={theta} in its config.json: kept, as factors "
+        "of longrope, for its class computes with them too."
+    ]
 
 
 def _check_sines(model: Any, name: str) -> None:
@@ -439,7 +445,7 @@ def _dropped(source: Checkpoint, task: str, reasons: Mapping[str, str | None]) -
     """Why each weight is left out; refuses one without a reason."""
     if surplus := [name for name, reason in reasons.items() if reason is None]:
         raise UserError(
-            f"{source.name!r} holds {quoted(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
+            f"{source.name!r} holds {quoted(surplus)}, which {a_model(source.raw['model_type'])} for {task} doesn't "
             "have: converting it would lose something. Is config.json that of these weights?"
         )
     return cast(dict[str, str], reasons)

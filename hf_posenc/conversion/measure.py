@@ -9,11 +9,16 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import UserError, spell
 from ..inference.logits import Row, pad_rows
 from .families import POOLED
 from .loading import Loaded
 from .report import Agreement
 
+EXACT = 1e-5
+"""The largest error of a conversion that keeps the scheme, on the models that were measured."""
+TOLERANCE = 10 * EXACT
+"""What is taken for rounding, of logits beyond 1 as a share of the largest."""
 _ROWS = 32
 """Of a batch."""
 
@@ -156,12 +161,15 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
     """The largest differences of a converted model from the source in transformers' own class; None without such.
 
     Theirs reads rows padded on the right; ours reads them padded on either side, and packed into one row.
+
+    Raises:
+        UserError: the hidden states are the same, but not what a head makes of them.
     """
     ours, theirs, task = loaded.model, loaded.original, loaded.task
     if theirs is None:
         return None
     has_head = task != "feature-extraction" and not loaded.keys.new
-    hidden = logits = 0.0
+    hidden = logits = largest = 0.0
     for some in _groups(rows, ours, theirs):
         padded, packed = _layouts(some, theirs.config.pad_token_id)  # type: ignore[attr-defined]
         expected = _hidden_and_logits(theirs, padded[0], task, has_head)
@@ -171,6 +179,13 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
             off = [float((a - b).abs().max()) for a, b in zip(got, expected, strict=False)]
             hidden = max(hidden, off[0])
             logits = max(logits, *off[1:], 0.0)
+        largest = max(largest, *(float(answer.abs().max()) for answer in expected[1:]), 0.0)
+    if hidden <= TOLERANCE < logits / max(largest, 1.0):
+        raise UserError(
+            f"{loaded.source.name!r} has a head for {task} that PosEnc's doesn't equal: of the same hidden states its "
+            f"logits differ from transformers' own by up to {logits:.2g}, where {EXACT:g} was expected. Convert the "
+            f"encoder alone: {spell('head', 'feature-extraction')}."
+        )
     tokens = sum(len(row["input_ids"]) for row in rows)
     return Agreement(texts, len(rows), tokens, hidden_max=hidden, logits_max=logits if has_head else None)
 

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, check_known, summary
+from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, a_model, check_known, summary
 from ..conversion.fields import TERMS
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
@@ -55,6 +55,8 @@ def write(
     model, notes = to_native(checkpoint, like, dtype)
     notes += _fit_tokenizer(tokenizer, model)
     of_tokens = ("bos", "eos", "cls", "sep", "mask") if model.config.model_type in ("modernbert", "eurobert") else ()
+    if model.config.model_type == "esm" and model.config.mask_token_id is None:
+        of_tokens = ("mask",)
     for field in (f"{name}_token_id" for name in of_tokens):
         if hasattr(model.config, field) and getattr(tokenizer, field) is not None:
             setattr(model.config, field, getattr(tokenizer, field))
@@ -79,7 +81,7 @@ def to_native(
     """The model of transformers that computes what a PosEnc model does, in evaluation mode, and notes; see `write`."""
     config: Any = checkpoint.config
     if type(checkpoint).__name__ not in CLASSES:
-        raise UserError(f"{config.name_or_path!r} is a {config.model_type} model of transformers' own already.")
+        raise UserError(f"{config.name_or_path!r} is {a_model(config.model_type)} of transformers' own already.")
     task = CLASSES[type(checkpoint).__name__]
     family = _target(checkpoint, task, like)
     check_known(family.model_type)
@@ -105,16 +107,23 @@ def to_native(
             "config.json changed?"
         )
     model.load_state_dict(written, strict=False)
-    notes = _notes(family, config, task)
-    dtype = dtype or checkpoint.dtype
-    if dtype != torch.float32:
-        # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
-        rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
-        if rounded or (not family.token_types and config.type_vocab_size):
-            notes.append(f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew.")
-        else:
-            model.to(dtype)  # type: ignore[arg-type]
-    return model, notes
+    return model, [*_notes(family, config, task), *_cast(model, family, config, dtype or checkpoint.dtype)]
+
+
+def _cast(model: Any, family: Family, config: Any, dtype: torch.dtype) -> list[str]:
+    """Casts the weights to the checkpoint's type, or returns a note why not."""
+    if dtype == torch.float32:
+        return []
+    # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
+    rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
+    if rounded or (not family.token_types and config.type_vocab_size):
+        return [f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew."]
+    rotary = getattr(model.base_model, "rotary_embeddings", None)  # of an ESM, whose file holds its frequencies
+    frequencies = None if rotary is None else rotary.inv_freq
+    model.to(dtype)
+    if rotary is not None:
+        rotary.inv_freq = frequencies
+    return []
 
 
 def _target(checkpoint: PreTrainedModel, task: str, like: str | None) -> Family:
@@ -135,10 +144,12 @@ def _target(checkpoint: PreTrainedModel, task: str, like: str | None) -> Family:
     if problems[nearest]:
         mended = FAMILIES[nearest].mended(config.to_dict(), (task,))
         needs = ", ".join(spell(f"set.{name}", value) for name, value in mended)
+        # ESM's tokenizers are slow.
+        files = ", with a fast tokenizer's tokenizer.json in its folder" if params.get(SOURCE) == "esm" else ""
         train = f" A model trained with {needs} can be." if needs else ""
         raise UserError(
             f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{train} {spell('to', 'onnx')} takes "
-            "it as it is."
+            f"it as it is{files}."
         )
     return FAMILIES[nearest]
 
@@ -167,7 +178,11 @@ def _obstacles(family: Family, checkpoint: PreTrainedModel, task: str) -> list[s
             "longrope with two lists of factors, or an attention_factor (esm has a frequency for each pair)"
         )
     if config.pad_token_id is None and (family.first_row is None or name == "nomic_bert"):
-        why = "needs one" if name == "nomic_bert" else "counts positions from the padding token's number"
+        why = (
+            "needs one"
+            if name == "nomic_bert" or config.position_embedding_type == "rope"
+            else "counts positions from the padding token's number"
+        )
         problems.append(f"pad_token_id=None ({name} {why})")
     columns = remembered_columns(config)
     of_pairs = task in _OF_PAIRS or (columns is not None and len(columns.text) > 1)
@@ -201,7 +216,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     if name in _DEBERTAS:
         fields |= _deberta_fields(config, name)
     if name == "modernbert":
-        fields |= _modernbert_fields(config)
+        fields |= _modernbert_fields(config, task)
     elif name == "esm":
         fields |= _esm_fields(config)
     elif family.scheme == "rope" and name != "roformer":
@@ -253,8 +268,8 @@ def _esm_fields(config: Any) -> dict[str, Any]:
     return fields | ({"rope_theta": float(config.rope_parameters["rope_theta"])} if config.rope_parameters else {})
 
 
-def _modernbert_fields(config: Any) -> dict[str, Any]:
-    """ModernBERT's fields for its local and global layers."""
+def _modernbert_fields(config: Any, task: str) -> dict[str, Any]:
+    """ModernBERT's fields for its local and global layers, and its head's activation."""
     window = config.position_embedding_kwargs["window"]
     whole = dict(config.rope_parameters)
     local = whole.pop("local_rope_theta", None)
@@ -268,7 +283,7 @@ def _modernbert_fields(config: Any) -> dict[str, Any]:
             "sliding_attention": whole if local is None else {"rope_type": "default", "rope_theta": local},
         },
         "embedding_dropout": float(config.hidden_dropout_prob),
-        "classifier_activation": config.hidden_act,
+        "classifier_activation": config.classifier_hidden_act if task in POOLED else config.hidden_act,
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
     }
 

@@ -13,7 +13,7 @@ from transformers import BertTokenizer
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.conversion import convert
-from hf_posenc.conversion.families import FAMILIES
+from hf_posenc.conversion.families import FAMILIES, POOLED
 from hf_posenc.exporting.native import to_native
 
 SIZES = {
@@ -59,6 +59,7 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"pad_token_id": 1, "classifier_pooling": "bos"}
     if family == "modernbert":
         values |= {"local_attention": 6, **MODERNBERT_IDS}
+        values |= {"classifier_activation": "silu"} if task in POOLED else {}
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42}
         values |= {} if family == "mpnet" else {"type_vocab_size": 1}

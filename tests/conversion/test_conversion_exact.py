@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,14 @@ def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_lengt
     edit(tmp_path, logn_attention_scale=True)
     with pytest.raises(UserError, match="is a gte model with logn_attention_scale=True"):
         convert(tmp_path)
+
+
+def test_a_head_that_computes_something_else_than_its_class_is_refused(tmp_path, monkeypatch):
+    tiny_source(tmp_path / "source", "bert", "text-classification")
+    monkeypatch.setitem(FAMILIES, "bert", replace(FAMILIES["bert"], dense="gelu"))
+    with pytest.raises(UserError, match="a head for text-classification that PosEnc's doesn't equal: .* up to 0"):
+        convert(tmp_path / "source", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_account_holds_every_key_of_the_source(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conversion_harness import edit_weights, exported, published, tiny_source
+from conversion_harness import edit, edit_weights, exported, published, tiny_source
 from safetensors.torch import load_file
 from test_conversion_exact import ROWS, assert_same, batch, packed
 from transformers import AutoTokenizer, EsmTokenizer
@@ -61,6 +61,8 @@ def test_a_published_esm_is_its_class_in_any_batch_with_the_frequencies_that_it_
     difference = back.esm.rotary_embeddings.inv_freq / theirs.esm.rotary_embeddings.inv_freq - 1
     assert difference.abs().max() < 3e-7
     assert_same(back, theirs, "fill-mask", pad=1)
+    edit(tmp_path / "source", rope_theta=5000.0)
+    assert "that aren't those of rope_theta=5000.0 in its config.json" in convert(tmp_path / "source").report.notes[0]
 
 
 def test_a_published_eurobert_gives_its_encoder_and_its_bare_head_is_left(tmp_path):
@@ -89,13 +91,15 @@ def test_a_published_eurobert_gives_its_encoder_and_its_bare_head_is_left(tmp_pa
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({**ESM, "is_folding_model": True}, "is a esm model with is_folding_model=True, which PosEnc's body"),
+        ({**ESM, "is_folding_model": True}, "is an esm model with is_folding_model=True, which PosEnc's body"),
         ({**ESM, "position_embedding_type": "relative_key"}, "has position_embedding_type='relative_key'. PosEnc can"),
+        ({**ESM, "position_embedding_type": None}, "has position_embedding_type=None. PosEnc can"),
         ({**ESM, "mask_token_id": None}, "has mask_token_id=None"),
+        ({**ESM, "pad_token_id": None}, "has pad_token_id=None, and an esm model of transformers doesn't run without"),
         ({**ESM, "hidden_act": "relu"}, r"has hidden_act='relu' \(esm has 'gelu'\)"),
         (
             {**ESM, "position_embedding_type": "absolute", "pad_token_id": None},
-            "has pad_token_id=None, and a esm model",
+            "has pad_token_id=None, and an esm model counts positions",
         ),
         ({**EUROBERT, "num_key_value_heads": 2}, "has num_key_value_heads=2: several of its 4 heads share a key"),
         ({**EUROBERT, "attention_bias": True}, "is a eurobert model with attention_bias=True"),
@@ -119,7 +123,7 @@ def test_what_the_body_lacks_is_refused_by_name_before_weights_are_read(fields, 
 
 
 def test_a_tokenizer_of_amino_acids_travels_and_an_export_to_a_graph_says_what_it_needs(tmp_path):
-    published_esm(tmp_path / "source")
+    published_esm(tmp_path / "source", token_dropout=False)
     tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *AMINO_ACIDS, "<mask>"]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     theirs = EsmTokenizer(str(tmp_path / "vocab.txt"))
@@ -135,3 +139,7 @@ def test_a_tokenizer_of_amino_acids_travels_and_an_export_to_a_graph_says_what_i
         export(tmp_path / "out", tmp_path / "graph", to="onnx")
     export(tmp_path / "out", tmp_path / "native", to="native")
     assert AutoTokenizer.from_pretrained(tmp_path / "native")("MKT")["input_ids"] == theirs("MKT")["input_ids"]
+    assert json.loads((tmp_path / "native/config.json").read_text())["mask_token_id"] == theirs.mask_token_id
+    convert(tmp_path / "source", tmp_path / "answers", head="question-answering")
+    with pytest.raises(UserError, match="head for question-answering.*takes it as it is, with a fast tokenizer's tok"):
+        exported(tmp_path / "answers")

@@ -261,18 +261,26 @@ def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.E
     return report, result
 
 
-@pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "gte", "mpnet"], "bert", "nomic_bert", "roformer"))
+@pytest.mark.parametrize(
+    "name", others_slow(["jina_embeddings_v3", "gte", "mpnet"], "bert", "nomic_bert", "roformer", "esm")
+)
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
-    scheme = list(FAMILIES[name].schemes)[-1]  # MPNet's t5: its table takes token 1, [UNK] in these texts, for padding
-    model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)
+    # MPNet's t5: its table takes token 1, [UNK] in these texts, for padding.
+    scheme = "rope" if name == "esm" else list(FAMILIES[name].schemes)[-1]
+    types = 0 if name == "esm" else 1
+    model = saved(
+        tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=types
+    )
     assert (tmp_path / "in/model.safetensors.index.json").is_file()
     report, _ = check_export(tmp_path / "in", model, "fill-mask")
     assert report.largest_difference <= 1e-5
-    dtypes = {tensor.dtype for tensor in load_file(tmp_path / "out/model.safetensors").values()}
+    stored = load_file(tmp_path / "out/model.safetensors")
+    assert {stored.pop(key).dtype for key in [*stored] if "inv_freq" in key} <= {torch.float32}
+    dtypes = {tensor.dtype for tensor in stored.values()}
     rounded = name in ("roformer", "mpnet")  # a table of sines, and a sum
     assert dtypes == {torch.float32 if rounded else torch.bfloat16}
     assert any("Written in float32" in note for note in report.notes) == rounded
-    assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert", "gte") else 64)
+    assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert", "gte", "esm") else 64)
 
 
 @pytest.mark.parametrize("name", sorted({*CLASSIFIERS} - {"roberta", "xlm-roberta", "camembert", "electra"}))
