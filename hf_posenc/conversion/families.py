@@ -247,8 +247,10 @@ class Family:
         needs |= {"norm_position": ("post",), "norm_type": ("layer_norm",), "token_dropout": (None,)}
         needs |= {"scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):
-            own = values.get("classifier_hidden_act") if "classifier_hidden_act" in self.fields else None
-            needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (self.dense or own or act,)}
+            dense = self.dense or act
+            if "classifier_hidden_act" in self.fields:  # any, but there is a dense layer
+                dense = values.get("classifier_hidden_act") or dense
+            needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (dense,)}
             needs["classifier_norm"] = (self.head_norm,)
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)

@@ -54,10 +54,11 @@ def write(
     """
     model, notes = to_native(checkpoint, like, dtype)
     notes += _fit_tokenizer(tokenizer, model)
-    of_tokens = ("bos", "eos", "cls", "sep", "mask") if model.config.model_type in ("modernbert", "eurobert") else ()
-    if model.config.model_type == "esm" and model.config.mask_token_id is None:
-        of_tokens = ("mask",)
-    for field in (f"{name}_token_id" for name in of_tokens):
+    kind = model.config.model_type
+    names = ["bos", "eos", "cls", "sep", "mask"] if kind in ("modernbert", "eurobert") else []
+    if kind == "esm" and model.config.mask_token_id is None:
+        names = ["mask"]
+    for field in (f"{name}_token_id" for name in names):
         if hasattr(model.config, field) and getattr(tokenizer, field) is not None:
             setattr(model.config, field, getattr(tokenizer, field))
     model.save_pretrained(staging)
