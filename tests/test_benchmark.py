@@ -15,8 +15,7 @@ from hf_posenc import SCHEMES, PosEncConfig, make_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
-from model_cards.benchmark import contenders, host, modernbert, run, serving, targets, work
-from model_cards.benchmark.timing import time_job
+from model_cards.benchmark import contenders, host, modernbert, run, targets, work
 
 CARDS = Path(__file__).parent.parent / "model_cards"
 PAGE = CARDS / "speed.md"
@@ -157,7 +156,9 @@ def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside
 
 @pytest.mark.slow
 def test_serving_is_measured_on_the_texts_of_a_file(tmp_path, monkeypatch):
-    from hf_posenc.data.texts import own_texts  # needs pandas
+    from hf_posenc.data.texts import own_texts  # these need more than a bare image has
+    from model_cards.benchmark import serving
+    from model_cards.benchmark.timing import time_job
 
     texts, target = own_texts(40), tmp_path / "serving.json"
     tiny_classifier(tmp_path / "mine", texts, ("no", "yes"), max_position_embeddings=128)
