@@ -272,10 +272,10 @@ def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dro
 
 def _varlen(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
     cuts, longest = attention.layout.cu_seqlens, attention.layout.tokens.longest
+    rows = [t.squeeze(0) for t in qkv]  # whose gradient is a view, that of t[0] a copy
     parts = []
     for heads, window in attention.scheme.windows(interface.args[0].layer_number) or [(slice(None), (-1, -1))]:
-        # Squeezed, as its gradient is a view, that of t[0] a copy.
-        q, k, v = (t.squeeze(0)[:, heads] for t in qkv)
+        q, k, v = rows if heads == slice(None) else [t[:, heads] for t in rows]
         parts.append(varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=options["scaling"], window_size=window))
     out: Any = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type]
     return out.unsqueeze(0), None
