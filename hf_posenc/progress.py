@@ -64,7 +64,7 @@ def refuse_infinite(name: str, value: Any, step: int, rate: float, recipe: Train
     """Raises Diverged if a step's loss or gradient norm is NaN or infinity."""
     if not math.isfinite(number := float(value)):
         when = f"in step {step}, at a learning rate of {rate:.3g}"
-        way_out = _way_out(recipe) if rate else "No step has changed the weights: look at them, and at the data."
+        way_out = _way_out(recipe) if step > 1 else "No step has changed the weights: look at them, and at the data."
         raise Diverged(f"Training diverged: {when}, the {name} is {number}. {way_out}")
 
 

@@ -89,12 +89,12 @@ class Summary:
         """The schemes whose chosen rate is the least or the highest one that was tried for a task, in words."""
         tried = read_trials(self.folder)
         chosen = self.table.dropna(subset="rate")
+        options_of = {task.name: {**self.plan.options, **task.options} for task in self.plan.tasks}
         where: dict[str, list[str]] = {}
         for (task, scheme), rates in chosen.groupby(["task", "scheme"], sort=False)["rate"]:
-            options = {name.name: {**self.plan.options, **name.options} for name in self.plan.tasks}[task]
             grid = tried[(tried["task"] == task) & (tried["scheme"] == scheme)]["rate"].tolist()
-            if not grid and "learning_rate" in options:  # of a table without its trials
-                grid = [options["learning_rate"] * factor for factor in self.plan.search]
+            if not grid and "learning_rate" in options_of[task]:  # of a table without its trials
+                grid = [options_of[task]["learning_rate"] * factor for factor in self.plan.search]
             if grid and any(math.isclose(rates.iloc[0], edge, rel_tol=1e-5) for edge in (min(grid), max(grid))):
                 where.setdefault(scheme, []).append(task)
         return ", ".join(f"{code(scheme)} on {len(tasks)} of {len(self.plan.tasks)}" for scheme, tasks in where.items())

@@ -57,9 +57,7 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     from transformers import exporters
 
     kind, path = {"onnx": "Onnx", "openvino": "OpenVINO"}[to], staging / GRAPHS[to]
-    for norm in [module for module in model.modules() if isinstance(module, torch.nn.RMSNorm)]:
-        norm.eps = max(norm.eps or 0.0, _SMALLEST_EPS)
-    with quietly():
+    with quietly(), _larger_epsilons(model):
         exporter = getattr(exporters, f"{kind}Exporter")
         config = getattr(exporters, f"{kind}Config")
         exported = exporter().export(model, _example_inputs(model, tokenizer), config(dynamic=True))
@@ -74,6 +72,19 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     scheme = getattr(model.config, "position_embedding_type", None)
     record_files(staging, to, max_length=position_limit(model), position_embedding_type=scheme)
     return notes
+
+
+@contextlib.contextmanager
+def _larger_epsilons(model: PreTrainedModel) -> Iterator[None]:
+    """Raises the epsilons of RMSNorms that a graph can't hold; the graph is compared with the model as it was."""
+    epsilons = {module: module.eps for module in model.modules() if isinstance(module, torch.nn.RMSNorm)}
+    try:
+        for norm, epsilon in epsilons.items():
+            norm.eps = max(epsilon or 0.0, _SMALLEST_EPS)
+        yield
+    finally:
+        for norm, epsilon in epsilons.items():
+            norm.eps = epsilon
 
 
 def record_files(staging: Path, to: str, **facts: Any) -> None:
