@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from transformers import PreTrainedModel
@@ -423,7 +422,12 @@ def _folder_of(output: str | Path, overwrite: bool) -> contextlib.AbstractContex
 
 def _without(labels: Any, rows: list[int]) -> Any:
     """Labels, of whatever kind, without those of some rows."""
-    return _safe_indexing(labels, np.setdiff1d(range(len(labels)), rows)) if rows else labels
+    if not rows:
+        return labels
+    kept = np.setdiff1d(range(len(labels)), rows)
+    if isinstance(labels, pd.DataFrame | pd.Series):
+        return labels.iloc[kept]
+    return labels[kept] if isinstance(labels, np.ndarray) else [labels[row] for row in kept]
 
 
 def _with_gaps(values: list[Any], missing: Collection[int]) -> list[Any]:
