@@ -15,10 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 
 import pytest
 import torch
-from common import BUILTIN
-from own_schemes import LayerDistance, Slope
 
 import hf_posenc
+from tests.support.common import BUILTIN
+from tests.support.own_schemes import LayerDistance, Slope
 
 # The models here are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def _keep_what_is_there():
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
     """A slice of the package data as files, to be read alone."""
-    from training_harness import order_files  # which needs more than the model's tests
+    from tests.support.training import order_files  # which needs more than the model's tests
 
     return order_files(tmp_path_factory.mktemp("files"))
 

@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 
-import gpu
 import pytest
+
+from tests import gpu
 
 BARE = """
 import runpy, sys
@@ -34,7 +35,7 @@ def test_the_tests_marked_gpu_are_collected_on_a_bare_image(monkeypatch, capsys)
         "Skipped tests/training/test_training_scale.py: it needs accelerate, datasets, evaluate, sklearn, not "
         "installed here.\n"
     )
-    assert {"tests/model/test_backends.py", "tests/test_benchmark.py"} <= set(arguments)
+    assert {"tests/model/test_backends.py", "tests/model_cards/test_benchmark.py"} <= set(arguments)
     done = run_bare([*arguments, "--collect-only", "-q"])
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("test_every_backend_gives_the_float32_numbers_on_a_gpu", "test_unpadded_modernbert_on_a_gpu"):

@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from accelerate.state import AcceleratorState
-from common import tiny_classifier
-from comparison.comparison_harness import quiet, toy
-from conversion_harness import sentences, tiny_source, tiny_tokenizer
-from kills import copied_before_each_operation, damaged
 from safetensors.numpy import load_file
-from training_harness import snapshot, train
 
 from hf_posenc import Healing, UserError, convert, export
 from hf_posenc.comparison import execute, read_table
 from hf_posenc.conversion import heal as healing
+from tests.support.common import tiny_classifier
+from tests.support.comparison import quiet, toy
+from tests.support.conversion import sentences, tiny_source, tiny_tokenizer
+from tests.support.kills import copied_before_each_operation, damaged
+from tests.support.training import snapshot, train
 
 
 def go_on(command: Callable[..., Any], *known: str) -> None:

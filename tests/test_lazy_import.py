@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import BUILTIN
 
 import hf_posenc
 from hf_posenc import SCHEMES
 from hf_posenc.schemes.names import known_schemes
+from tests.support.common import BUILTIN
 
 HEAVY = """
 heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'peft'} & set(sys.modules)

@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import cache
 
-from mutate import ROOT, mutations
+from tests.mutate import ROOT, mutations
 
 
 def test_each_fault_can_be_planted_in_one_place():

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from common import encoder
 from transformers import get_scheduler
 
 from hf_posenc import scale_position_learning_rates
+from tests.support.common import encoder
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from common import others_slow, tiny_classifier
 from typer.main import get_command
 
 import hf_posenc
 from hf_posenc import SCHEMES, Comparison, cli
 from hf_posenc.options import PATHS, Options
+from tests.support.common import others_slow, tiny_classifier
 
 SMALL = ["--max-steps", "1", "--no-bf16"]
 INT8 = ["--to", "openvino", "--quantize", "int8", "--largest-drop", "1"]

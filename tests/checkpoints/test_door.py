@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 import typer.main
-from common import word_tokenizer, write_csv
-from conversion_harness import edit_weights, tiny_source
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -23,6 +21,8 @@ from hf_posenc.checkpoints.loading import HEAD_PREFIXES
 from hf_posenc.cli.application import app
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.errors import UserError
+from tests.support.common import word_tokenizer, write_csv
+from tests.support.conversion import edit_weights, tiny_source
 
 WORDS = ["a", "good", "bad", "film", "number"]
 ROWS = [{"text": f"a {word} film number {n}", "label": word} for n in range(20) for word in ("good", "bad")]

@@ -8,11 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from kills import copied_before_each_operation
-from training_harness import snapshot
 
 from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
 from hf_posenc.errors import Interrupted, UserError
+from tests.support.kills import copied_before_each_operation
+from tests.support.training import snapshot
 
 LIST, LOCK, WAITING = "_files.json", ".posenc.lock", ".posenc.writing"
 OLD = {"config.json": "old", "model.safetensors": "old", "onnx/model.onnx": "old", "tokenizer.json": "same"}

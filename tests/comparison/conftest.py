@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
-from comparison_harness import done_run
+
+from tests.support.comparison import done_run
 
 
 @pytest.fixture(autouse=True)

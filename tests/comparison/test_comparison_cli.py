@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from comparison_harness import made_up, toy
 from filelock import FileLock
 
 import hf_posenc
@@ -14,6 +13,7 @@ from hf_posenc.comparison.results import record_plan
 from hf_posenc.comparison.tasks import TaskData
 from hf_posenc.errors import UserError
 from hf_posenc.schemes.names import known_schemes
+from tests.support.comparison import made_up, toy
 
 
 def test_runs_can_be_listed_and_options_replace_the_plans(run, tmp_path):

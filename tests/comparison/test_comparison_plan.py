@@ -1,13 +1,13 @@
 """Plans: read from files and dictionaries, refused before anything runs, extended and never mixed."""
 
 import pytest
-from comparison_harness import TOY, toy
 
 from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, resolve_data
 from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.probes import PROBES
 from hf_posenc.errors import UserError
+from tests.support.comparison import TOY, toy
 
 
 def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from common import others_slow, perturb
-from comparison_harness import toy
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison.baselines import WORD_PLACES, answer_usual
@@ -12,6 +10,8 @@ from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, PROBES, make_halves, make_probes
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer
 from hf_posenc.training.baselines import FEATURES, fit_words
+from tests.support.common import others_slow, perturb
+from tests.support.comparison import toy
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
 

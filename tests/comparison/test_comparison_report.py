@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from comparison_harness import done_run, made_up, toy
 
 from hf_posenc import SCHEMES
 from hf_posenc.comparison import Comparison, Summary, read_table
@@ -18,6 +17,7 @@ from hf_posenc.comparison.results import write_failure, write_result, write_tabl
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table, plain
+from tests.support.comparison import done_run, made_up, toy
 
 pytest.importorskip("matplotlib")
 

@@ -13,22 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from common import write_jsonl
-from comparison_harness import (
-    SMALL,
-    TEXT,
-    TOY,
-    done_run,
-    printed,
-    quiet,
-    read_rows,
-    read_run,
-    row,
-    toy,
-    write_text_data,
-)
 from datasets import Dataset
-from idle_scheme import Idle
 from transformers import BertConfig, BertModel
 
 import hf_posenc
@@ -45,6 +30,21 @@ from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
 from hf_posenc.machine import commit
 from hf_posenc.progress import Stop
+from tests.support.common import write_jsonl
+from tests.support.comparison import (
+    SMALL,
+    TEXT,
+    TOY,
+    done_run,
+    printed,
+    quiet,
+    read_rows,
+    read_run,
+    row,
+    toy,
+    write_text_data,
+)
+from tests.support.idle_scheme import Idle
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

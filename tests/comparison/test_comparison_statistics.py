@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from comparison_harness import made_up, toy
 from scipy import stats
 
 from hf_posenc.comparison import Summary, read_plan, read_table
@@ -26,6 +25,7 @@ from hf_posenc.comparison.statistics import (
     what_can_be_found,
 )
 from hf_posenc.errors import UserError
+from tests.support.comparison import made_up, toy
 
 RESULTS = Path(__file__).parents[2] / "model_cards" / "results"
 

@@ -4,15 +4,26 @@ import json
 
 import pytest
 import torch
-from conversion_harness import DISENTANGLED, edit, edit_weights, exported, published, sentences, tiny_source
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from test_conversion_exact import ROWS, assert_same, batch, packed
 from transformers import AutoTokenizer, DebertaV2Config, DebertaV2ForMaskedLM
 
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.native import to_native
+from tests.support.conversion import (
+    DISENTANGLED,
+    ROWS,
+    assert_same,
+    batch,
+    edit,
+    edit_weights,
+    exported,
+    packed,
+    published,
+    sentences,
+    tiny_source,
+)
 
 SHRUNK = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 SHRUNK |= {"num_attention_heads": 4, "attention_head_size": 8}

@@ -7,18 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import others_slow, padded
-from conversion_harness import (
-    CASES,
-    SIZES,
-    converted,
-    edit,
-    edit_weights,
-    exported,
-    sentences,
-    tiny_source,
-    tiny_tokenizer,
-)
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
@@ -33,38 +21,24 @@ from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.errors import UserError
+from tests.support.common import others_slow
+from tests.support.conversion import (
+    CASES,
+    ROWS,
+    SIZES,
+    assert_same,
+    batch,
+    converted,
+    edit,
+    edit_weights,
+    exported,
+    packed,
+    sentences,
+    tiny_source,
+    tiny_tokenizer,
+)
 
-ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
 GATED = ["nomic_bert", "gte"]
-
-
-def batch(pad: int = 0):
-    ids, mask = padded(ROWS)
-    return ids.masked_fill(mask == 0, pad), mask
-
-
-def outputs(model, ids, mask, task):
-    real = mask.bool()
-    with torch.no_grad():
-        hidden = model.base_model(ids, attention_mask=mask).last_hidden_state[real]
-        if task == "feature-extraction":
-            return [hidden]
-        if task == "multiple-choice":
-            return [hidden, model(ids.unsqueeze(1), attention_mask=mask.unsqueeze(1)).logits]
-        out = model(ids, attention_mask=mask)
-    if task == "question-answering":
-        return [hidden, out.start_logits[real], out.end_logits[real]]
-    return [hidden, out.logits if task == "text-classification" else out.logits[real]]
-
-
-def assert_same(mine, theirs, task, pad=0):
-    ids, mask = batch(pad)
-    for unpad in (True, False):
-        for model in (mine, theirs):
-            if hasattr(model.config, "unpad_inputs"):
-                model.config.unpad_inputs = unpad
-        for a, b in zip(outputs(mine, ids, mask, task), outputs(theirs, ids, mask, task), strict=True):
-            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 # Names differ by family in these two heads; the other families name them like RoBERTa.
@@ -96,12 +70,6 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
     assert type(back) is type(theirs)
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert_same(again, theirs, task, pad)
-
-
-def packed(rows):
-    """A batch of one row, and the place of each text in it."""
-    ids, places = torch.cat(rows)[None], torch.cat([torch.arange(len(row)) for row in rows])[None]
-    return {"input_ids": ids, "position_ids": places}
 
 
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}

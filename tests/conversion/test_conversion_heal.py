@@ -13,8 +13,6 @@ from dataclasses import fields
 
 import pytest
 import torch
-from common import others_slow
-from conversion_harness import converted, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback
 
@@ -23,6 +21,8 @@ from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import batches_of_like_lengths, depth_at, healing_rate, set_aside
 from hf_posenc.conversion.measure import swap_tokens, tokenize
 from hf_posenc.data.texts import read_training_texts
+from tests.support.common import others_slow
+from tests.support.conversion import converted, sentences, tiny_source, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from common import word_tokenizer
 
 from model_cards.studies import long_inputs
+from tests.support.common import word_tokenizer
 
 
 def part(accuracy, **more):

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from conversion_harness import converted
 from transformers import AutoModel, AutoTokenizer
 
 import hf_posenc
@@ -14,6 +13,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.data.texts import own_texts
 from model_cards.studies.conversion import main, table
 from model_cards.studies.parts import minilm_folder
+from tests.support.conversion import converted
 
 pytestmark = pytest.mark.slow
 

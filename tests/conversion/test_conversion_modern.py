@@ -4,14 +4,23 @@ import json
 
 import pytest
 import torch
-from conversion_harness import edit, edit_weights, exported, published, tiny_source
 from safetensors.torch import load_file
-from test_conversion_exact import ROWS, assert_same, batch, packed
 from transformers import AutoTokenizer, EsmTokenizer
 
 from hf_posenc import export
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
+from tests.support.conversion import (
+    ROWS,
+    assert_same,
+    batch,
+    edit,
+    edit_weights,
+    exported,
+    packed,
+    published,
+    tiny_source,
+)
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 ESM = {**published("esm2_t6_8M_UR50D"), **SIZES, "vocab_size": 101, "mask_token_id": 31}

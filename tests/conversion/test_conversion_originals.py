@@ -5,24 +5,26 @@ import re
 
 import pytest
 import torch
-from conversion_harness import edit, edit_weights, published, tiny_source, tiny_tokenizer
-from references import jina_bert
 from safetensors.torch import load_file
-from test_conversion_exact import ROWS, assert_same, batch, packed
 
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
-
-GTE = published("gte-base-en-v1.5")
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "vocab_size": 101,
-}
-NOMIC = published("nomic-embed-text-v1.5")
-NOMIC_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "vocab_size": 101}
+from tests.support.conversion import (
+    GTE,
+    GTE_SIZES,
+    NOMIC,
+    NOMIC_SIZES,
+    ROWS,
+    assert_same,
+    batch,
+    edit,
+    edit_weights,
+    packed,
+    published,
+    tiny_source,
+    tiny_tokenizer,
+)
+from tests.support.references import jina_bert
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def test_a_published_gte_is_its_class_with_the_frequencies_of_its_own_code(task,
     head = type(theirs).__name__.replace("Gte", "New")
     labels = {name: getattr(theirs.config, name) for name in ("id2label", "label2id")}
     changes = {"architectures": [head], "rope_scaling": scaling, **labels}
-    (tmp_path / "config.json").write_text(json.dumps({**GTE, **SIZES, **changes}))
+    (tmp_path / "config.json").write_text(json.dumps({**GTE, **GTE_SIZES, **changes}))
     tiny_tokenizer(tmp_path)
     done = convert(tmp_path)
     assert done.report.exact.hidden_max < 1e-5
@@ -51,7 +53,7 @@ def test_a_published_gte_is_its_class_with_the_frequencies_of_its_own_code(task,
 
 @pytest.mark.parametrize("scaling", [{"type": "ntk", "factor": 2.0, "mixed_b": 0.6}, {"type": "linear", "factor": 2.0}])
 def test_other_scalings_of_a_gte_are_refused_before_weights_are_read(scaling, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({**GTE, **SIZES, "rope_scaling": scaling}))
+    (tmp_path / "config.json").write_text(json.dumps({**GTE, **GTE_SIZES, "rope_scaling": scaling}))
     with pytest.raises(UserError, match="has rope_scaling="):
         convert(tmp_path)
 
@@ -99,7 +101,7 @@ def jina(folder, task="feature-extraction", **fields):
         state.pop(f"{outside}embeddings.position_embeddings.weight")
 
     edit_weights(folder, gated)
-    (folder / "config.json").write_text(json.dumps({**JINA, **SIZES, **fields}))
+    (folder / "config.json").write_text(json.dumps({**JINA, **GTE_SIZES, **fields}))
     return load_file(folder / "model.safetensors")
 
 
@@ -111,7 +113,7 @@ def test_a_jinabert_computes_what_its_paper_describes_and_is_said_not_to_be_comp
     assert {*done.report.keys.used, *done.report.keys.dropped} == set(state)
     assert any("can't be measured" in note for note in done.report.notes)
     ids, mask = batch()
-    expected = torch.cat([jina_bert(state, {**JINA, **SIZES}, row) for row in ROWS]).float()
+    expected = torch.cat([jina_bert(state, {**JINA, **GTE_SIZES}, row) for row in ROWS]).float()
     right = torch.stack((ids, mask))
     left = right.gather(2, mask.argsort(dim=1, stable=True).expand_as(right))
     for tokens, real in (right, left):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from common import word_tokenizer
 
 from model_cards.studies import passkey
+from tests.support.common import word_tokenizer
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conversion_harness import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 from huggingface_hub import ModelCard
 from safetensors.torch import load, load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
@@ -18,6 +17,7 @@ from hf_posenc.checkpoints.keeper import is_model_file
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import HERE
+from tests.support.conversion import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ import shutil
 
 import pytest
 import torch
-from common import BUILTIN, encoder, others_slow, padded
-from conversion_harness import converted, edit, sentences, tiny_source, tiny_tokenizer
-from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
 from hf_posenc.conversion.fitting import choose_basis, extended_table
 from hf_posenc.conversion.measure import order_r2, special_tokens, tokenize
+from tests.support.common import BUILTIN, encoder, others_slow, padded
+from tests.support.conversion import converted, edit, sentences, tiny_source, tiny_tokenizer
+from tests.support.own_schemes import TurnedHeads
 
 
 def source_of(*arguments, **fields):

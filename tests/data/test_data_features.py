@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import Columns, Options, UserError, as_table, prepare, read, read_file, rows_of
 from datasets import (
     Array2D,
     ClassLabel,
@@ -24,6 +23,7 @@ from datasets import (
 )
 
 from hf_posenc.data.sources import read_split
+from tests.support.data import Columns, Options, UserError, as_table, prepare, read, read_file, rows_of
 
 NO_TEXT, NO_LABEL = "which is no text. Write a string", "which is no label, word or number"
 AB = ClassLabel(names=["a", "b"])

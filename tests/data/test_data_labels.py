@@ -4,8 +4,10 @@ import re
 
 import pyarrow as pa
 import pytest
-from common import write_csv, write_jsonl
-from data_harness import (
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from tests.support.common import write_csv, write_jsonl
+from tests.support.data import (
     Known,
     Options,
     UserError,
@@ -18,7 +20,6 @@ from data_harness import (
     texts,
     write_file,
 )
-from datasets import ClassLabel, Dataset, Features, List, Value
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 ONE, SEVERAL = "single_label_classification", "multi_label_classification"

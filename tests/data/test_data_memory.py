@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from data_harness import Columns, Options, UserError
 from datasets import Dataset, DatasetDict
 
 from hf_posenc.data.memory import labels_in_memory, texts_in_memory
 from hf_posenc.data.texts import read_training_texts
+from tests.support.data import Columns, Options, UserError
 
 PAIRS = {"text_pair": ["one", "two", None], "id": [7, 8, 9], "text": ["a", "b", "c"]}
 """Three rows in three columns: read by row or by column, they differ."""

@@ -5,14 +5,26 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from common import word_tokenizer, write_csv, write_jsonl
-from data_harness import Columns, Known, Options, UserError, prepare, prepared, read, read_file, rows_with, table, texts
 from datasets import List, Value
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
 from hf_posenc.data.columns import as_input, find_columns, remember_columns, remembered_columns
 from hf_posenc.data.preparing import encode
+from tests.support.common import word_tokenizer, write_csv, write_jsonl
+from tests.support.data import (
+    Columns,
+    Known,
+    Options,
+    UserError,
+    prepare,
+    prepared,
+    read,
+    read_file,
+    rows_with,
+    table,
+    texts,
+)
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

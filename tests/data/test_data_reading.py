@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from common import write_csv, write_jsonl
-from data_harness import Options, UserError, read, rows_in, rows_of, write_file
 from datasets import Dataset, DatasetDict
 
 import hf_posenc
 from hf_posenc.data.sources import read_split
+from tests.support.common import write_csv, write_jsonl
+from tests.support.data import Options, UserError, read, rows_in, rows_of, write_file
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import Options, UserError, prepare, read, rows_with, texts, write_file
 from datasets import Dataset, DatasetDict
+
+from tests.support.data import Options, UserError, prepare, read, rows_with, texts, write_file
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 ONE, SEVERAL = "single_label_classification", "multi_label_classification"

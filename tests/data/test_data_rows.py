@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from common import write_csv
-from data_harness import Options, UserError, read_file, rows_in, rows_of, write_file
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.support.common import write_csv
+from tests.support.data import Options, UserError, read_file, rows_in, rows_of, write_file
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

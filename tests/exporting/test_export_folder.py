@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import schemes_restored
-from export_harness import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
@@ -20,6 +18,8 @@ from hf_posenc.exporting.graph import record_files
 from hf_posenc.inference import backends
 from hf_posenc.inference.backends import open_backend, torch_backend
 from hf_posenc.markdown import HERE
+from tests.support.common import schemes_restored
+from tests.support.exporting import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
 
 
 @pytest.fixture(scope="module")

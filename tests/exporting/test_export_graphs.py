@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
-from export_harness import batch, checkpoint, expected
 
 from hf_posenc import export
 from hf_posenc.inference.backends import GRAPHS, open_backend
+from tests.support.common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
+from tests.support.exporting import batch, checkpoint, expected
 
 SIZES = [((2, 9), False), ((1, 3), False), ((5, 40), True), ((4, 64), False)]
 OF_CHOICES = [((2, 4, 9), False), ((1, 2, 3), False), ((3, 5, 20), True)]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_harness import batch, checkpoint, expected, tokenizer
 from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
@@ -17,6 +16,7 @@ from hf_posenc.exporting import int8
 from hf_posenc.exporting.graph import write_graph
 from hf_posenc.inference.backends import open_backend
 from hf_posenc.machine import processor
+from tests.support.exporting import batch, checkpoint, expected, tokenizer
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 TEXTS = own_texts(96)

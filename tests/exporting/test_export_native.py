@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from common import others_slow, padded, perturb, tiny_config
-from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING
@@ -26,6 +24,8 @@ from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.model import modeling_posenc
 from hf_posenc.options import Options
 from hf_posenc.tasks import TASKS, auto_class
+from tests.support.common import others_slow, padded, perturb, tiny_config
+from tests.support.conversion import sentences, tiny_source, tiny_tokenizer
 
 CLASSIFIERS = [name for name in FAMILIES if "text-classification" in FAMILIES[name].heads]
 PER_TOKEN = ("feature-extraction", "fill-mask", "token-classification", "question-answering")

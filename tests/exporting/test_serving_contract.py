@@ -10,11 +10,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from common import others_slow
-from export_harness import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
 
 import hf_posenc
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from tests.support.common import others_slow
+from tests.support.exporting import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
 
 LONG = " ".join(TEXTS * 20)
 

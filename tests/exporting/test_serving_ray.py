@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from export_harness import LABELS, TEXTS, checkpoint
 
 from hf_posenc.checkpoints.keeper import LIST, WAITING
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from tests.support.exporting import LABELS, TEXTS, checkpoint
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
 ROWS, BLOCK = 1_600, 32  # two texts a batch, 16 batches a block

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_harness import LABELS, TEXTS, checkpoint, tokenizer
 
 import hf_posenc
 from hf_posenc.data.columns import Columns
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
 from hf_posenc.inference.windows import Windows
+from tests.support.exporting import LABELS, TEXTS, checkpoint, tokenizer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
 CLIENTS, REQUESTS = 20, 5

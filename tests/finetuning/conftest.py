@@ -1,1 +1,1 @@
-from training_fixtures import _own_world, _quick, checkpoint, computed_in, order  # noqa: F401
+from tests.support.training_fixtures import _own_world, _quick, checkpoint, computed_in, order  # noqa: F401

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import others_slow, write_jsonl
 from huggingface_hub import ModelCard
 from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
-from training_harness import read_jsonl, results, rows, train
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pipeline
 
 from hf_posenc import PosEncConfig, evaluate
@@ -22,6 +20,8 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.schemes.support import code_files
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
+from tests.support.common import others_slow, write_jsonl
+from tests.support.training import read_jsonl, results, rows, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from common import write_jsonl
 from rich.console import Console
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
@@ -25,13 +24,14 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import check_is_fitted, validate_data
-from training_harness import SIZES, assert_same_weights, command, rows
 from transformers import pipeline
 
 import hf_posenc
 from hf_posenc import PosEncClassifier, PosEncRegressor
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.estimator import require_labels
+from tests.support.common import write_jsonl
+from tests.support.training import SIZES, assert_same_weights, command, rows
 
 OPTIONS: dict[str, Any] = {"set": SIZES, "device": "cpu"}
 SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 16}

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from common import write_csv, write_jsonl
 from safetensors.torch import load_file
-from training_harness import ROOT, SIZES, TWO, assert_same_weights, command, in_processes, order_files, rows
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction, pipeline
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
+from tests.support.common import write_csv, write_jsonl
+from tests.support.training import ROOT, SIZES, TWO, assert_same_weights, command, in_processes, order_files, rows
 
 TRAINER, LOOP, MLM, NER = (
     ROOT / "examples" / f"run_{name}.py" for name in ("classification", "classification_no_trainer", "mlm", "ner")

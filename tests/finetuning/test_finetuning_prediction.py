@@ -15,11 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import write_csv, write_jsonl
-from conversion_harness import edit_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_harness import expected, read_jsonl, results, rows, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
@@ -27,6 +24,9 @@ from hf_posenc.data.reading import read_file
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
 from hf_posenc.finetuning.prediction import answers_to, load_classifier, write_answers
+from tests.support.common import write_csv, write_jsonl
+from tests.support.conversion import edit_weights
+from tests.support.training import expected, read_jsonl, results, rows, train
 
 TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
 ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, text in enumerate(TEXTS)]

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import write_csv
-from training_harness import started, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_posenc.conversion import convert
@@ -18,6 +16,8 @@ from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
 from hf_posenc.finetuning.train import TrainingResult
 from hf_posenc.training.metrics import ClassificationLoss
+from tests.support.common import write_csv
+from tests.support.training import started, train
 
 WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
 OPTIONS: dict[str, Any] = {"problem_type": "regression", "learning_rate": 3e-3, "epochs": 4, "bf16": False}

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 import torch
-from common import write_jsonl
 from safetensors.torch import load_file
-from training_harness import rows, started, train
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, DataCollatorWithPadding
 
 from hf_posenc.conversion import convert
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.training.trainer import merge_lora
+from tests.support.common import write_jsonl
+from tests.support.training import rows, started, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

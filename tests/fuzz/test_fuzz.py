@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 import pytest
-from comparison_harness import made_up, toy
 from datasets import Dataset
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.options import Options
+from tests.support.comparison import made_up, toy
 
 pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("HF_POSENC_FUZZ_SECONDS", "0"))

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import torch
-from common import write_csv
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
@@ -32,6 +31,7 @@ from transformers import (
 
 import hf_posenc
 from hf_posenc.cli import app
+from tests.support.common import write_csv
 
 HERE = Path(__file__).parent
 LOGITS, VALUES, CHECKPOINT = HERE / "logits.safetensors", HERE / "values.json", HERE / "checkpoint"

@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
-import golden
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from tests.golden import golden
 
 LOGITS, VALUES = load_file(golden.LOGITS), json.loads(golden.VALUES.read_text())
 

@@ -5,12 +5,12 @@ The checkpoint that the first release writes is kept here from then on, for ever
 
 import os
 
-import golden
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc.isolated_load import load_isolated
+from tests.golden import golden
 
 HEAD = "SequenceClassification"
 

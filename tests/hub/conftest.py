@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import Hub, no_token_lies_in
-from remote_code_harness import tiny_model, tiny_tokenizer
 
 from hf_posenc.hub import publishing
+from tests.support.hub_server import Hub, no_token_lies_in
+from tests.support.remote_code import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from conversion_harness import edit, edit_weights
-from hub_server import READER, STRANGER, WRITER, Hub
-from remote_code_harness import tiny_model
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc import UserError, publish
 from hf_posenc.hub import publishing
+from tests.support.conversion import edit, edit_weights
+from tests.support.hub_server import READER, STRANGER, WRITER, Hub
+from tests.support.remote_code import tiny_model
 
 
 @pytest.fixture(autouse=True)

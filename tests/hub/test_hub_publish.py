@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from common import schemes_restored
-from hub_server import READER, WRITER, Hub, Repo
 from huggingface_hub import ModelCard
-from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
 
 import hf_posenc
@@ -21,6 +18,9 @@ from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.hub import publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
 from hf_posenc.markdown import HERE
+from tests.support.common import schemes_restored
+from tests.support.hub_server import READER, WRITER, Hub, Repo
+from tests.support.remote_code import tiny_model, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/own_scheme/recency.py"

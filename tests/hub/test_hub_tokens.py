@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hub_server import Hub
 from typer.main import get_command
 
 from hf_posenc import cli
+from tests.support.hub_server import Hub
 
 TOKEN = "hf_thisIsNoRealTokenButLooksLikeOne"
 

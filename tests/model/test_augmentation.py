@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model.scheme_distance import per_distinct_distance
 from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import TokenLayout, Tokens
+from tests.support.common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 

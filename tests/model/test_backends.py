@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -12,6 +11,7 @@ from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention
 from hf_posenc.model.attention import eager_attention_forward
 from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
+from tests.support.common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
 
 EVERY = [*BUILTIN, *COMBINED]
 MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from common import encoder, tiny_config, tokens
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model.scheme_combined import CombinedPosition
 from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
 from hf_posenc.model.unpadding import Rows, TokenLayout
+from tests.support.common import encoder, tiny_config, tokens
 
 
 def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():

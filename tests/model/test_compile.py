@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 import torch
-from common import encoder, padded, tokens
 from torch import nn
 from torch._dynamo.utils import counters
+
+from tests.support.common import encoder, padded, tokens
 
 WARM_UP = 2
 """Batches: the first compiles for its own size, the second for any."""

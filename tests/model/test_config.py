@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import BUILTIN, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
@@ -17,6 +16,7 @@ from hf_posenc import SCHEMES, SIZES, PosEncConfig, PosEncForSequenceClassificat
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
 from hf_posenc.schemes import support
+from tests.support.common import BUILTIN, tiny_config
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from common import assert_equal_with_gradients
 
 from hf_posenc import Tokens
 from hf_posenc.model.scheme_distance import gather_by_distance, per_distinct_distance
 from hf_posenc.model.unpadding import Rows, TokenLayout
+from tests.support.common import assert_equal_with_gradients
 
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 import torch
-from common import SCHEMES, encoder, padded, tokens
 from torch import nn
 from transformers.integrations.neftune import neftune_post_forward_hook
 
 from hf_posenc.kernels.dropout import STEPS, Dropout
 from hf_posenc.model import modeling_posenc
+from tests.support.common import SCHEMES, encoder, padded, tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -6,8 +6,6 @@ import itertools
 
 import pytest
 import torch
-from common import BUILTIN, BY_HOOK, COMBINED, EVERY_HOOK, encoder, padded, perturb, tiny_config, tokens
-from references import encode
 from torch.autograd import forward_ad
 from torch.nn import functional
 from transformers import DataCollatorWithFlattening
@@ -15,6 +13,8 @@ from transformers import DataCollatorWithFlattening
 import hf_posenc
 from hf_posenc import SCHEMES, AddedPosition, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import losses
+from tests.support.common import BUILTIN, BY_HOOK, COMBINED, EVERY_HOOK, encoder, padded, perturb, tiny_config, tokens
+from tests.support.references import encode
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from common import EVERY_HOOK_AT_ONCE, encoder, others_slow, padded, perturb, tiny_config, tokens
-from test_rope import scalings
 
 from hf_posenc import SCHEMES, PosEncForSequenceClassification
+from tests.support.common import EVERY_HOOK_AT_ONCE, encoder, others_slow, padded, perturb, tiny_config, tokens
+from tests.support.references import scalings
 
 BATCHES = [padded([tokens(n, seed=n) for n in lengths]) for lengths in ((9, 4, 6), (3,), (17, 1, 5, 5, 2))]
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from common import encoder, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model import attention
 from hf_posenc.model.position_rope import RotaryPosition
 from hf_posenc.model.scheme_math import constant
 from hf_posenc.model.unpadding import Tokens
+from tests.support.common import encoder, tiny_config, tokens
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)

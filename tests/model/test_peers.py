@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import assert_equal_with_gradients, perturb
-from conversion_harness import edit
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, DebertaConfig, Swinv2Config, T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -22,6 +20,8 @@ from hf_posenc.model.position_deberta import DebertaPosition, deberta_bucket
 from hf_posenc.model.position_mlp_bias import MLPBiasPosition
 from hf_posenc.model.position_t5 import T5Position
 from hf_posenc.model.unpadding import Tokens
+from tests.support.common import assert_equal_with_gradients, perturb
+from tests.support.conversion import edit
 
 
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20), (64, 256)])

@@ -4,8 +4,6 @@ import json
 
 import pytest
 import torch
-from common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
-from references import rope
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -15,28 +13,10 @@ from hf_posenc.model.scheme_rotated import rotate_pairs
 from hf_posenc.model.scheme_table import RotaryPosition
 from hf_posenc.model.seam import ConfigSupport
 from hf_posenc.model.unpadding import TokenLayout, Tokens
+from tests.support.common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
+from tests.support.references import LLAMA3, rope, scalings
 
 f64 = torch.float64
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-
-
-def scalings(pairs: int, trained: int) -> dict[str, dict]:
-    """Parameters of each type that change something at lengths on both sides of the trained one."""
-    short, long = [1.0 + 0.1 * i for i in range(pairs)], [2.0 + 0.5 * i for i in range(pairs)]
-    base = {"original_max_position_embeddings": trained}
-    yarn = {"rope_type": "yarn", "factor": 4.0, **base}
-    return {
-        "default": {"rope_type": "default", "rope_theta": 500.0},
-        "linear": {"rope_type": "linear", "factor": 4.0},
-        "dynamic": {"rope_type": "dynamic", "factor": 2.0, **base},
-        "yarn": {"rope_type": "yarn", "factor": 8.0, **base},
-        "yarn_mscale": yarn
-        | {"beta_fast": 8.0, "beta_slow": 0.5, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False},
-        "yarn_attention": yarn | {"attention_factor": 1.5},
-        "longrope": {"rope_type": "longrope", "factor": 8.0, "short_factor": short, "long_factor": long, **base},
-        "llama3": {**LLAMA3, **base},
-        "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
-    }
 
 
 KINDS = list(scalings(4, 64))

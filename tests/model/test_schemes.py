@@ -4,10 +4,8 @@ import math
 
 import pytest
 import torch
-from common import BUILTIN, assert_equal_with_gradients, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import REFERENCES, sine_table
 
 from hf_posenc import (
     SCHEMES,
@@ -28,6 +26,8 @@ from hf_posenc.model.scheme_table import (
     SinusoidalPosition,
 )
 from hf_posenc.model.unpadding import Tokens
+from tests.support.common import BUILTIN, assert_equal_with_gradients, tiny_config
+from tests.support.references import REFERENCES, sine_table
 
 ADDED = {
     "sinusoidal": SinusoidalPosition,

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import perturb, tiny_config
 from torch import nn
 
 from hf_posenc import PosEncModel
+from tests.support.common import perturb, tiny_config
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -39,7 +39,7 @@ def test_heads_and_feed_forward_networks_split_between_two_processes_give_the_sa
     for fields, folder in zip(every, folders, strict=True):
         perturb(PosEncModel(tiny_config("learned+rope", **fields))).save_pretrained(folder)
     (tmp_path / "run.py").write_text(IN_TWO_PROCESSES)
-    launcher = Path(__file__).parents[1] / "two_processes.py"
+    launcher = Path(__file__).parents[1] / "support" / "two_processes.py"
     words = [sys.executable, str(launcher), "hf_posenc,transformers.modeling_utils", str(tmp_path / "run.py"), *folders]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

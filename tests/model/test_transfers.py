@@ -5,11 +5,11 @@ Counted on a CPU, by eager attention, whose way through the model is the GPU's.
 
 import pytest
 import torch
-from common import BUILTIN, tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc import PosEncForMaskedLM, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model.unpadding import TokenLayout
+from tests.support.common import BUILTIN, tiny_config
 
 aten = torch.ops.aten
 READS = {

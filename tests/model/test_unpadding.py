@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from common import encoder, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.model.unpadding import Rows, Runs, TokenLayout, Tokens
+from tests.support.common import encoder, tokens
 
 
 @st.composite

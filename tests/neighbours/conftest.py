@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from remote_code_harness import save_tiny
+
+from tests.support.remote_code import save_tiny
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import evaluate
 import pytest
 import torch
 from datasets import Dataset
-from remote_code_harness import LABELS, save_tiny, tiny_tokenizer
 
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.training.metrics import Accuracy, MacroF1
+from tests.support.remote_code import LABELS, save_tiny, tiny_tokenizer
 
 TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for second in "cat dog".split()
          for third in ("old dog", "big cat", "cat that bites", "dog")]  # fmt: skip

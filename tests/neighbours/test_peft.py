@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from remote_code_harness import BATCH, HEAD, assert_same_outputs, outputs, tiny_model
 
 from hf_posenc import PosEncForSequenceClassification
+from tests.support.remote_code import BATCH, HEAD, assert_same_outputs, outputs, tiny_model
 
 peft = pytest.importorskip("peft")
 

@@ -4,10 +4,11 @@ import io
 
 import pytest
 import torch
-from remote_code_harness import BATCH, BUILTIN, HEAD, tiny_model
 from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as QuantisedLinear
 from torch.ao.quantization import quantize_dynamic
+
+from tests.support.remote_code import BATCH, BUILTIN, HEAD, tiny_model
 
 
 def size(model: nn.Module) -> int:

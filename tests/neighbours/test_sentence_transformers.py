@@ -8,17 +8,15 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
-from conversion_harness import tiny_source
 from huggingface_hub.utils import filter_repo_objects
-from remote_code_harness import TEXTS, tiny_tokenizer
-from test_conversion_originals import GTE, NOMIC, NOMIC_SIZES
-from test_conversion_originals import SIZES as GTE_SIZES
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import hf_posenc
 from hf_posenc import convert
 from hf_posenc.checkpoints.sentence_modules import ACTIVATION
 from hf_posenc.schemes.support import code_files
+from tests.support.conversion import GTE, GTE_SIZES, NOMIC, NOMIC_SIZES, tiny_source
+from tests.support.remote_code import TEXTS, tiny_tokenizer
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 

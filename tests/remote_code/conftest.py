@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from remote_code_harness import BATCH, HEAD, OWN, Checkpoints, outputs, own_schemes, tiny_model
 from torch import Tensor
+
+from tests.support.remote_code import BATCH, HEAD, OWN, Checkpoints, outputs, own_schemes, tiny_model
 
 
 @pytest.fixture(scope="session")

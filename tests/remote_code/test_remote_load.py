@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from remote_code_harness import (
+from safetensors.torch import load_file
+
+import hf_posenc
+from hf_posenc.model.configuration_posenc import AUTO_MAP, MINIMUM_TRANSFORMERS
+from tests.support.remote_code import (
     ALL_HEADS,
     BATCH,
     HEAD,
@@ -26,10 +30,6 @@ from remote_code_harness import (
     put_in_hub_cache,
     run_clean,
 )
-from safetensors.torch import load_file
-
-import hf_posenc
-from hf_posenc.model.configuration_posenc import AUTO_MAP, MINIMUM_TRANSFORMERS
 
 REPOSITORY = f"me/t5.{HEAD}-v1"
 

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from remote_code_harness import (
+from safetensors.torch import load_file
+
+import hf_posenc
+from tests.support.remote_code import (
     ALL_HEADS,
     BATCH,
     BUILTIN,
@@ -22,9 +25,6 @@ from remote_code_harness import (
     assert_same_outputs,
     outputs,
 )
-from safetensors.torch import load_file
-
-import hf_posenc
 
 every_pair = pytest.mark.parametrize(("scheme", "head"), PAIRS)
 every_head = pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)

@@ -9,16 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import schemes_restored
-from remote_code_harness import (
-    BATCH,
-    EXAMPLE,
-    OWN,
-    STRIPES,
-    assert_same_outputs,
-    outputs,
-    own_schemes,
-)
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForSequenceClassification
@@ -27,6 +17,16 @@ from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, Tokens
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.schemes.support import code_files
 from hf_posenc.schemes.support.loaded_code import declared_schemes
+from tests.support.common import schemes_restored
+from tests.support.remote_code import (
+    BATCH,
+    EXAMPLE,
+    OWN,
+    STRIPES,
+    assert_same_outputs,
+    outputs,
+    own_schemes,
+)
 
 
 @pytest.fixture(scope="module")

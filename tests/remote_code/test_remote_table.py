@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from common import perturb, schemes_restored, tiny_config
-from remote_code_harness import BUILTIN, CODE, HEAD, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -19,6 +17,8 @@ from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, regist
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.model.seam import ConfigSupport
 from hf_posenc.schemes.support import code_files
+from tests.support.common import perturb, schemes_restored, tiny_config
+from tests.support.remote_code import BUILTIN, CODE, HEAD, tiny_model
 
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")

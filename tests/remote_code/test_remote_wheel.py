@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import tiny_config
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from remote_code_harness import BATCH, BUILTIN, clean_environment
 from safetensors.torch import load_file, save_file
 
 from hf_posenc.schemes.support import code_files
+from tests.support.common import tiny_config
+from tests.support.remote_code import BATCH, BUILTIN, clean_environment
 
 ROOT, MINILM = Path(__file__).parents[2], "sentence-transformers/all-MiniLM-L6-v2"
 

@@ -5,14 +5,14 @@ import random
 import re
 import tempfile
 
-import broken_schemes as broken
 import pytest
 import torch
-from common import BUILTIN, BY_HOOK, EVERY_HOOK, others_slow, tiny_config
 
 from hf_posenc import SCHEME_CHECKS, SCHEMES, PosEncForSequenceClassification, PositionScheme, check_scheme, make_scheme
 from hf_posenc.model import position_alibi
 from hf_posenc.model.scheme_table import SinusoidalPosition
+from tests.support import broken_schemes as broken
+from tests.support.common import BUILTIN, BY_HOOK, EVERY_HOOK, others_slow, tiny_config
 
 CHEAP = [name for name in SCHEME_CHECKS if name not in ("export", "remote_code")]
 SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]

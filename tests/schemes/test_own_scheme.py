@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import schemes_restored, tiny_config
-from own_schemes import TakesRopeParameters
 from torch import nn, ones
 
 from hf_posenc import (
@@ -27,6 +25,8 @@ from hf_posenc import (
 from hf_posenc.errors import UserError
 from hf_posenc.model.scheme_combined import CombinedPosition
 from hf_posenc.model.unpadding import Tokens
+from tests.support.common import schemes_restored, tiny_config
+from tests.support.own_schemes import TakesRopeParameters
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_scheme" / "recency.py"

@@ -7,8 +7,6 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from common import COMBINED, EVERY_HOOK, encoder, tiny_config
-from own_schemes import Gate
 
 import hf_posenc
 from hf_posenc import PosEncConfig, PosEncModel, PositionScheme, plot
@@ -17,6 +15,8 @@ from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.hooks import rotated_units
 from hf_posenc.schemes.plots import plot_position, save_figure
+from tests.support.common import COMBINED, EVERY_HOOK, encoder, tiny_config
+from tests.support.own_schemes import Gate
 
 S = 12
 POSITIONS = torch.arange(S).unsqueeze(0)

@@ -13,12 +13,12 @@ import psutil
 import pytest
 from rich.console import Console
 from scipy.special import softmax
-from training_harness import results, train
 
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
 from hf_posenc.training.baselines import _CHEAPER, MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import TrainingReport, calibrate, calibration_error
+from tests.support.training import results, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from common import encoder, padded, tokens
 from torch.overrides import TorchFunctionMode
-from training_harness import train
 from transformers.trainer_pt_utils import EvalLoopContainer
 
 from hf_posenc import SCHEMES
 from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import TokenLayout
 from hf_posenc.training.metrics import ClassificationLoss
+from tests.support.common import encoder, padded, tokens
+from tests.support.training import train
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 

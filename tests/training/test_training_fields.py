@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import tiny_config
 from datasets import Dataset
 from rich.console import Console
 from safetensors.torch import load_file
-from training_harness import ROOT, assert_same_weights, recipe_of, results, train
 from transformers import Trainer, TrainingArguments
 
 from hf_posenc import PosEncForSequenceClassification
@@ -24,6 +22,8 @@ from hf_posenc.training import trainer_fields as table
 from hf_posenc.training.recipe import Recipe
 from hf_posenc.training.trainer import RunTrainer
 from model_cards.make_pages import field_table, fill_marks
+from tests.support.common import tiny_config
+from tests.support.training import ROOT, assert_same_weights, recipe_of, results, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 from rich.console import Console
-from training_harness import ENVIRONMENT, train
 from transformers.utils import logging as transformers_logging
 
 from hf_posenc import progress
+from tests.support.training import ENVIRONMENT, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import tiny_config
-from training_harness import options, recipe_of
 
 from hf_posenc import SIZES, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.training.recipe import default_epochs, default_learning_rate, defaults_of_language
 from hf_posenc.training.trainer import RunTrainer
+from tests.support.common import tiny_config
+from tests.support.training import options, recipe_of
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from common import others_slow, write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from training_harness import SIZES, assert_same_weights, command, results, snapshot, train
 from transformers import Trainer
 from transformers.trainer_callback import CallbackHandler
 
@@ -26,6 +24,8 @@ from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.files import sha256, without_folders, write_json
 from hf_posenc.training.run_folder import refuse_taken, resume_point
 from hf_posenc.training.trainer import RunTrainer
+from tests.support.common import others_slow, write_jsonl
+from tests.support.training import SIZES, assert_same_weights, command, results, snapshot, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 

@@ -9,12 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fsdp_worker
 import pytest
 import torch
-from common import write_jsonl
 from safetensors.torch import load_file
-from training_harness import (
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.checkpoints.keeper import output_folder
+from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
+from tests.support import fsdp_worker
+from tests.support.common import write_jsonl
+from tests.support.training import (
     ACCELERATE,
     ENVIRONMENT,
     LAUNCH,
@@ -31,10 +35,6 @@ from training_harness import (
     rows,
     train,
 )
-
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.checkpoints.keeper import output_folder
-from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 
 ALL_HOOKS = "learned+rope+t5"
 """An added, a rotary and a bias scheme at once."""

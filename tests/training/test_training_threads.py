@@ -14,12 +14,12 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from training_harness import SIZES, rows
 from transformers.utils import logging as bars
 
 import hf_posenc
 from hf_posenc.errors import UserError
 from hf_posenc.quiet import without_prints
+from tests.support.training import SIZES, rows
 
 ROWS = rows("train", 48)
 TEXTS, LABELS = [row["text"] for row in ROWS], [row["label"] for row in ROWS]

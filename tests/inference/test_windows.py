@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import tiny_config, write_jsonl
 from scipy.special import expit, softmax
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from training_harness import read_jsonl, train
 from transformers import BertConfig, BertForSequenceClassification, EsmTokenizer, PreTrainedTokenizerFast
 
 import hf_posenc
@@ -25,6 +23,8 @@ from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
 from hf_posenc.inference.logits import logits_of
 from hf_posenc.inference.windows import Windows
+from tests.support.common import tiny_config, write_jsonl
+from tests.support.training import read_jsonl, train
 
 LENGTH = 16
 WORDS = "who saw karla run over the old red hill and did not look back at all".split()

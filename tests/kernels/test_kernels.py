@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
-from common import assert_equal_with_gradients, encoder, padded, tokens
 from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_posenc import kernels
 from hf_posenc.kernels import attention, linear, switch
+from tests.support.common import assert_equal_with_gradients, encoder, padded, tokens
 
 
 @pytest.fixture

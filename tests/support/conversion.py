@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from common import perturb, word_tokenizer
 from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
@@ -15,6 +14,7 @@ from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.families import FAMILIES, POOLED
 from hf_posenc.exporting.native import to_native
+from tests.support.common import padded, perturb, word_tokenizer
 
 SIZES = {
     "vocab_size": 101,
@@ -42,7 +42,7 @@ WORDS = "the a dog cat bird chased saw likes that who every no some big small re
 
 def published(name: str) -> dict:
     """config.json of a published checkpoint."""
-    return json.loads((Path(__file__).parent / "published" / f"{name}.json").read_text())
+    return json.loads((Path(__file__).parents[1] / "conversion" / "published" / f"{name}.json").read_text())
 
 
 def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extraction", **changes):
@@ -124,3 +124,59 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.randint(4, 12, (count,), generator=draw).tolist()
     return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (n,), generator=draw).tolist()) for n in lengths]
+
+
+ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
+
+
+def batch(pad: int = 0):
+    ids, mask = padded(ROWS)
+    return ids.masked_fill(mask == 0, pad), mask
+
+
+def outputs(model, ids, mask, task):
+    real = mask.bool()
+    with torch.no_grad():
+        hidden = model.base_model(ids, attention_mask=mask).last_hidden_state[real]
+        if task == "feature-extraction":
+            return [hidden]
+        if task == "multiple-choice":
+            return [hidden, model(ids.unsqueeze(1), attention_mask=mask.unsqueeze(1)).logits]
+        out = model(ids, attention_mask=mask)
+    if task == "question-answering":
+        return [hidden, out.start_logits[real], out.end_logits[real]]
+    return [hidden, out.logits if task == "text-classification" else out.logits[real]]
+
+
+def assert_same(mine, theirs, task, pad=0):
+    ids, mask = batch(pad)
+    for unpad in (True, False):
+        for model in (mine, theirs):
+            if hasattr(model.config, "unpad_inputs"):
+                model.config.unpad_inputs = unpad
+        for a, b in zip(outputs(mine, ids, mask, task), outputs(theirs, ids, mask, task), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def packed(rows):
+    """A batch of one row, and the place of each text in it."""
+    ids, places = torch.cat(rows)[None], torch.cat([torch.arange(len(row)) for row in rows])[None]
+    return {"input_ids": ids, "position_ids": places}
+
+
+GTE = published("gte-base-en-v1.5")
+
+
+GTE_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": 101,
+}
+
+
+NOMIC = published("nomic-embed-text-v1.5")
+
+
+NOMIC_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "vocab_size": 101}

@@ -12,16 +12,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from common import BUILTIN
-from remote_code_harness import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 from hf_posenc import SCHEME_CHECKS, cli
 from hf_posenc.comparison import read_plan
 from hf_posenc.training.recipe import LEAST
 from model_cards.studies.parts import minilm_folder
+from tests.support.common import BUILTIN
+from tests.support.remote_code import tiny_tokenizer
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -4,13 +4,13 @@ import re
 from statistics import fmean
 
 import pytest
-from common import BUILTIN, UNMEASURED
 from huggingface_hub import ModelCard
 
 from hf_posenc.comparison import Summary
 from hf_posenc.comparison.statistics import group_scores
 from hf_posenc.schemes.describe import describe_schemes
 from model_cards import make_cards, make_pages
+from tests.support.common import BUILTIN, UNMEASURED
 
 FOLDER = make_cards.FOLDER
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import tiny_config, write_jsonl
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from training_harness import rows
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import hf_posenc
@@ -20,6 +18,8 @@ from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.inference.logits import logits_of
+from tests.support.common import tiny_config, write_jsonl
+from tests.support.training import rows
 
 TEXTS = [row["text"] for row in rows("train", 60)] + ["", "karla " * 70]
 PAIRS = [(text, other) for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]

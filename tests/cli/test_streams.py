@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import tiny_classifier
 from typer.main import get_command
 
 from hf_posenc import cli
 from hf_posenc.cli.application import WritingCommand
 from hf_posenc.progress import ProgressConsole
+from tests.support.common import tiny_classifier
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1] / "support"
 TRAINING = ["train", "--data", "café.csv", "--max-steps", "1", "--no-bf16", "--device", "cpu", "-o"]  # FOLDER
 ANSWERING = {
     "predict": ["predict", "café", "un café", "--json"],

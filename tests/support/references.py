@@ -545,3 +545,25 @@ def jina_bert(state: dict[str, Tensor], config: dict, ids: Tensor) -> Tensor:
         first, second = linear(x, f"{layer}mlp.gated_layers").chunk(2, -1)
         x = norm(x + linear(torch.nn.functional.gelu(first) * second, f"{layer}mlp.wo"), f"{layer}mlp.layernorm")
     return x
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def scalings(pairs: int, trained: int) -> dict[str, dict]:
+    """Parameters of each type that change something at lengths on both sides of the trained one."""
+    short, long = [1.0 + 0.1 * i for i in range(pairs)], [2.0 + 0.5 * i for i in range(pairs)]
+    base = {"original_max_position_embeddings": trained}
+    yarn = {"rope_type": "yarn", "factor": 4.0, **base}
+    return {
+        "default": {"rope_type": "default", "rope_theta": 500.0},
+        "linear": {"rope_type": "linear", "factor": 4.0},
+        "dynamic": {"rope_type": "dynamic", "factor": 2.0, **base},
+        "yarn": {"rope_type": "yarn", "factor": 8.0, **base},
+        "yarn_mscale": yarn
+        | {"beta_fast": 8.0, "beta_slow": 0.5, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False},
+        "yarn_attention": yarn | {"attention_factor": 1.5},
+        "longrope": {"rope_type": "longrope", "factor": 8.0, "short_factor": short, "long_factor": long, **base},
+        "llama3": {**LLAMA3, **base},
+        "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    }

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from common import BUILTIN, tiny_config, write_jsonl
 from datasets import Dataset
 from typer.main import get_command
 
@@ -23,8 +22,9 @@ from hf_posenc import SCHEMES, SIZES, UserError, cli
 from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.options import Options
+from tests.support.common import BUILTIN, tiny_config, write_jsonl
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from common import BUILTIN
 
 import hf_posenc
+from tests.support.common import BUILTIN
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # every page, and the docstrings of every public name
 
 

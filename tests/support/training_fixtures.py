@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from common import write_jsonl
-from training_harness import order_files, rows, train
+
+from tests.support.common import write_jsonl
+from tests.support.training import order_files, rows, train
 
 
 @pytest.fixture(autouse=True)

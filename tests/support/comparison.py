@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import write_jsonl
 from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.results import PLAN_NAME, write_result
 from hf_posenc.files import write_json
+from tests.support.common import write_jsonl
 
 SMALL = {
     "set": {"initializer_range": 0.05, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2},

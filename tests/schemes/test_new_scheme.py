@@ -10,7 +10,7 @@ import pytest
 
 from hf_posenc import SCHEME_CHECKS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 SCHEME = '''"""`inverse`: a bias that falls with the inverse of the distance."""

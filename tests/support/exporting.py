@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import perturb, tiny_config, word_tokenizer
 from transformers import BertTokenizer
 
 import hf_posenc
 from hf_posenc.data.texts import own_texts
+from tests.support.common import perturb, tiny_config, word_tokenizer
 
 pytest.importorskip("transformers.exporters.exporter_openvino", reason="exports of graphs need transformers 5.23")
 

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -25,6 +24,7 @@ from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
 from hf_posenc.training.recipe import Recipe, make_recipe
+from tests.support.common import write_jsonl
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ["-m", "hf_posenc.cli", "train"]
@@ -33,7 +33,7 @@ PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS, "PYTHONUNBUFFERED": "1"}
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-_TWO = [sys.executable, str(ROOT / "tests" / "two_processes.py")]
+_TWO = [sys.executable, str(ROOT / "tests" / "support" / "two_processes.py")]
 TWO = [*_TWO, "hf_posenc.cli,hf_posenc.finetuning.train,transformers.trainer,accelerate,matplotlib.pyplot"]
 SHARDED = [*_TWO, "hf_posenc,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict"]
 """Two processes for half of a launcher's time, for a training and for a model alone."""

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from clean_process import outputs
-from common import perturb, schemes_restored, tiny_config, word_tokenizer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertTokenizer
@@ -22,6 +20,8 @@ from transformers import BertTokenizer
 import hf_posenc
 from hf_posenc import SCHEMES, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP, MINIMUM_TRANSFORMERS
+from tests.support.clean_process import outputs
+from tests.support.common import perturb, schemes_restored, tiny_config, word_tokenizer
 
 CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
 CODE = Path(hf_posenc.__file__).parent / "model"

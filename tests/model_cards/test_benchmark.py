@@ -6,18 +6,18 @@ import json
 import re
 from pathlib import Path
 
-import gpu
 import pytest
 import torch
-from common import BUILTIN, tiny_classifier, write_csv
 
 from hf_posenc import SCHEMES, PosEncConfig, make_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
 from model_cards.benchmark import contenders, host, modernbert, run, targets, work
+from tests import gpu
+from tests.support.common import BUILTIN, tiny_classifier, write_csv
 
-CARDS = Path(__file__).parent.parent / "model_cards"
+CARDS = Path(__file__).parents[2] / "model_cards"
 PAGE = CARDS / "speed.md"
 TINY = {"sizes": ("tiny",), "rounds": 2, "device": "cpu"}
 

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
-from training_harness import expected
 
 import hf_posenc
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import prediction
 from hf_posenc.finetuning.prediction import load_classifier
+from tests.support.training import expected
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
 FORMATS = ["onnx", "openvino"]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import tiny_classifier
+
+from tests.support.common import tiny_classifier
 
 CODE = """
 import contextlib, io, json, os, sys
@@ -52,7 +53,7 @@ def place(tmp_path_factory):
     return folder
 
 
-ROOT = str(Path(__file__).parents[1])
+ROOT = str(Path(__file__).parents[2])
 NEW = ["train", "-o", "new"]
 TRAIN = [*NEW, "--data", "mine.csv"]
 PREDICT = ["predict", "model", "--data"]
