@@ -45,6 +45,7 @@ COMMANDS = {
 }
 ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for command in commands))
 RUN_ELSEWHERE = {
+    "python -c .*": "test_the_rows_to_begin_with",
     "make (quickstart|test|gpu)": "targets, which are checked below",
     r"git clone https://example\.org/.*|pip install .*": "needs a network; the names are checked below",
     "hf-posenc plot .*": "tests/schemes/test_plots.py, which needs matplotlib",
@@ -95,6 +96,15 @@ def test_every_option_that_a_command_names_is_one_and_the_plan_that_is_shown(run
     for command in ALL_COMMANDS:
         if ours := re.search("(?:^hf-posenc|-m hf_posenc.cli) (.*)", command):
             assert run(*shlex.split(ours[1]), "--help")[0] == 0, command
+
+
+def test_the_rows_to_begin_with(tmp_path):
+    (command,) = [command for command in ALL_COMMANDS if command.startswith("python -c ")]
+    (tmp_path / "hf_posenc").symlink_to(ROOT / "hf_posenc")  # a reader stands in the checkout
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], cwd=tmp_path, check=True)
+    rows = pd.read_csv(tmp_path / "mine.csv")
+    assert len(rows) == 1000
+    assert {"text", "label"} <= {*rows}
 
 
 @pytest.fixture
