@@ -43,6 +43,7 @@ class ForwardAttention(Movable):
     def __init__(self, name: str, backend: "AttentionBackend", scheme: PositionScheme, layout: TokenLayout) -> None:
         self.name, self.backend, self.scheme, self.layout = name, backend, scheme, layout
         self.runs: Any = None  # how tokens become rows, for a backend that wants them: Rows or Runs
+        self.cu_seqlens: Any = None  # of an unpadded batch, for a backend that wants tokens
         self.row_tokens: Any = None  # `Tokens` in padded layout, for a scheme with a bias
         self.bias: Tensor | None = None  # of all layers, in padded layout
         self.masks: Masks = []  # for each run: whom tokens attend to, plus that bias
@@ -117,6 +118,8 @@ def choose_attention(
         backend = BACKENDS["varlen"]
     attention = ForwardAttention(name, backend, scheme, layout)
     attention.wants_weights = wants_weights
+    if backend.takes_tokens and layout.index is not None:
+        attention.cu_seqlens = layout.cu_seqlens()  # here: a layer that is compiled alone would break its graph
     trains_in_half = not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF
     if not (name == "sdpa" and on_cpu and trains_in_half and layout.tokens.longest < HALF_FROM):
         attention.dtype = linear_dtype(x)
@@ -257,7 +260,7 @@ def _on_rows(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks
 def _flash(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
     layout, arrangement = attention.layout, {}
     if layout.index is not None:
-        cuts, longest = layout.cu_seqlens, layout.tokens.longest
+        cuts, longest = attention.cu_seqlens, layout.tokens.longest
         arrangement = {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts, "max_length_q": longest, "max_length_k": longest}
     return interface(*(t.transpose(1, 2) for t in qkv), None, is_causal=False, **options, **arrangement)[0], None
 
@@ -271,7 +274,7 @@ def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dro
 
 
 def _varlen(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
-    cuts, longest = attention.layout.cu_seqlens, attention.layout.tokens.longest
+    cuts, longest = attention.cu_seqlens, attention.layout.tokens.longest
     rows = [t.squeeze(0) for t in qkv]  # whose gradient is a view, that of t[0] a copy
     parts = []
     for heads, window in attention.scheme.windows(interface.args[0].layer_number) or [(slice(None), (-1, -1))]:

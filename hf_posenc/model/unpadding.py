@@ -9,7 +9,6 @@ A scheme's hooks read a `Tokens`, in the hook's own layout; the encoder keeps a 
 """
 
 import copy
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -374,7 +373,6 @@ class TokenLayout(Movable):
             pooled = (total / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
         return pooled if self.shortest else pooled.masked_fill(~real.any(1, keepdim=True), 0.0)
 
-    @functools.cached_property
     def cu_seqlens(self) -> Tensor:
         """int32 (N + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
         assert self.counts is not None

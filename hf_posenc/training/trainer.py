@@ -45,6 +45,15 @@ class RunTrainer(Trainer):
     _look_at_norm: Callable[[], None] | None = None
     """Refuses the gradient norm of the last step, if it hasn't been looked at."""
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """With `torch_compile` compiles each layer by itself, for any number of tokens.
+
+        A whole model would be one graph, which is padded, and a new one for some lengths.
+        """
+        super().create_accelerator_and_postprocess()
+        plugin = self.accelerator.state.dynamo_plugin
+        plugin.use_regional_compilation = plugin.dynamic = True
+
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
         """Trains no epoch where the run has ended: the stock Trainer looks for its last step only after a step."""
         epochs, *others = super().set_initial_training_values(args, dataloader)

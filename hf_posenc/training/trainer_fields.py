@@ -151,7 +151,7 @@ FIELDS: dict[str, TrainerField] = {
     "activation_checkpointing_kwargs": _taken(_REENTRANT, needs="activation_checkpointing"),
     "gradient_checkpointing": _taken(BOOLEAN, text="the older name of activation_checkpointing"),
     "gradient_checkpointing_kwargs": _taken(_REENTRANT, needs="gradient_checkpointing"),
-    "torch_compile": _taken(BOOLEAN),
+    "torch_compile": _taken(BOOLEAN, text="each layer by itself, for any number of tokens"),
     "torch_compile_backend": _taken(_BACKENDS, text="sets torch_compile"),
     "torch_compile_mode": _taken(
         _one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"), text="sets torch_compile"

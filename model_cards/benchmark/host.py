@@ -8,9 +8,10 @@ python -m model_cards.benchmark.host
 
 import contextlib
 import importlib
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -23,13 +24,15 @@ from hf_posenc.errors import run_script
 from hf_posenc.kernels import rotation
 from hf_posenc.model import attention
 
-from .contenders import make_step
+from .contenders import encoder_layers, make_step
 from .run import machine
 from .tables import HOST, JUDGED, output_of, rows_table, show
 from .targets import Rows, Target, judge
 from .work import Step
 
 CONTENDERS = ("bert", "none", "rope")
+COMPILED = ("bert:compiled", "rope:compiled")
+"""The same with each layer compiled, for which inductor needs a C++ compiler."""
 WORK = "host"
 SIZES = {"vocab_size": 500, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
 LIKE_BERT = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
@@ -45,22 +48,33 @@ def ratio_of(name: str) -> Callable[[Rows], float]:
     return lambda rows: rows[WORK, name]["ratio"]
 
 
+def ratio_of_compiled(rows: Rows) -> float:
+    """How many times as fast as compiled BERT's our compiled step is."""
+    bert, rope = (ratio_of(name)(rows) for name in COMPILED)
+    return rope / bert
+
+
 TARGETS = (
     Target("`none` / `bert`, host time of a step", ratio_of("none"), 1.07),
     Target("`rope` / `bert`, host time of a step", ratio_of("rope"), 0.95),
+    Target("`rope:compiled` / `bert:compiled`, host time of a step", ratio_of_compiled, 1.0),
     Target("operations of a layer of `rope`", lambda rows: rows[WORK, "rope"]["a_layer"], 78, True),
     Target("operations of `rope` outside of layers", lambda rows: rows[WORK, "rope"]["outside"], 76, True),
 )
 
 
 def build_model(name: str, layers: int = LAYERS) -> torch.nn.Module:
-    """A tiny classifier without dropout: BERT, or a scheme of ours with BERT's norms and head."""
+    """A tiny classifier without dropout: BERT, or a scheme of ours with BERT's norms and head; perhaps `:compiled`."""
+    encoder, _, compiled = name.partition(":")
     dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     options: dict[str, Any] = {**SIZES, **dropouts, "num_hidden_layers": layers, "pad_token_id": 0}
-    if name != "bert":
-        options |= {**LIKE_BERT, "position_embedding_type": name}
-    config = AutoConfig.for_model("bert" if name == "bert" else "posenc", **options, attn_implementation="sdpa")
-    return AutoModelForSequenceClassification.from_config(config)
+    if encoder != "bert":
+        options |= {**LIKE_BERT, "position_embedding_type": encoder}
+    config = AutoConfig.for_model("bert" if encoder == "bert" else "posenc", **options, attn_implementation="sdpa")
+    model = AutoModelForSequenceClassification.from_config(config)
+    for layer in encoder_layers(model) if compiled else ():
+        layer.compile(dynamic=True)
+    return model
 
 
 def make_batch() -> dict[str, Tensor]:
@@ -86,15 +100,25 @@ def _is_on() -> bool:
     return True
 
 
+def _stand_in() -> Any:
+    return mock.patch.object(attention, "varlen_attn", lambda q, k, v, *_, **__: _OneOperation.apply(q, k, v))
+
+
+@contextlib.contextmanager
+def path_of_compiled_layers() -> Iterator[None]:
+    """The same for layers that are compiled: the compiler takes no tensors that pretend to be a GPU's."""
+    with _stand_in(), mock.patch.object(attention, "_runs_varlen", return_value=True):
+        yield
+
+
 @contextlib.contextmanager
 def path_of_a_gpu() -> Iterator[None]:
     """Makes the encoder take the path that it takes on an A100 or newer, with tensors of the CPU."""
-    stand_in = mock.patch.object(attention, "varlen_attn", lambda q, k, v, *_, **__: _OneOperation.apply(q, k, v))
     on_gpu = mock.patch.object(torch.Tensor, "is_cuda", True)
     new_enough = mock.patch.object(torch.cuda, "get_device_capability", return_value=(8, 0))
     in_half = mock.patch.object(attention, "HALF_FROM", 0)
     turns = mock.patch.object(rotation, "is_enabled", _is_on)
-    with stand_in, on_gpu, new_enough, in_half, turns:
+    with _stand_in(), on_gpu, new_enough, in_half, turns:
         yield
 
 
@@ -130,13 +154,13 @@ def count_operations(name: str) -> tuple[int, int]:
     return a_layer, totals[0] - a_layer
 
 
-def host_times(rounds: int) -> dict[str, float]:
+def host_times(rounds: int, contenders: Sequence[str] = CONTENDERS) -> dict[str, float]:
     """Milliseconds of processor time of each contender's fastest step, in turns: others work on the machine too."""
-    steps, batch = {name: make_host_step(name) for name in CONTENDERS}, make_batch()
-    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    with path_of_a_gpu():
-        for _ in range(rounds + 5):
-            for name, step in steps.items():
+    steps, batch = {name: make_host_step(name) for name in contenders}, make_batch()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 5):
+        for name, step in steps.items():
+            with path_of_compiled_layers() if name in COMPILED else path_of_a_gpu():
                 started = time.process_time()
                 step(batch)
                 times[name].append((time.process_time() - started) * 1000)
@@ -145,12 +169,13 @@ def host_times(rounds: int) -> dict[str, float]:
 
 def run_host(rounds: int) -> dict[str, Any]:
     """Measures times and counts, and judges `TARGETS`."""
-    milliseconds, rows = host_times(rounds), []
-    for name in CONTENDERS:
-        a_layer, outside = count_operations(name)
-        row = {"work": WORK, "contender": name, "milliseconds": round(milliseconds[name], 2)}
+    contenders = CONTENDERS + COMPILED * (shutil.which("g++") is not None)
+    milliseconds, rows = host_times(rounds, contenders), []
+    for name in contenders:
+        row: dict[str, Any] = {"work": WORK, "contender": name, "milliseconds": round(milliseconds[name], 2)}
         row["ratio"] = round(milliseconds[CONTENDERS[0]] / milliseconds[name], 3)
-        rows.append({**row, "a_layer": a_layer, "outside": outside})
+        row["a_layer"], row["outside"] = (None, None) if name in COMPILED else count_operations(name)
+        rows.append(row)
     return {"machine": machine(), "rows": rows, "targets": judge(rows, TARGETS)}
 
 

@@ -51,6 +51,17 @@ def test_varlen_gets_what_its_kernel_takes_and_other_layers_are_padded(widths, m
     torch.testing.assert_close(got, model(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scheme", ["none", "rope", "rope+window"])
+def test_a_layer_that_is_compiled_alone_is_one_graph_on_tokens(widths, monkeypatch, scheme):
+    """A graph that breaks in each layer makes a step slower than without a compiler."""
+    monkeypatch.setattr(attention, "varlen_attn", lambda q, k, v, *_, **__: q + k + v)  # which can be traced
+    model = PosEncModel(tiny_config(scheme)).eval()
+    expected = model(IDS, attention_mask=MASK).last_hidden_state
+    for layer in model.layers:
+        layer.compile(backend="eager", fullgraph=True, dynamic=True)
+    torch.testing.assert_close(model(IDS, attention_mask=MASK).last_hidden_state, expected)
+
+
 @pytest.mark.parametrize(
     ("scheme", "capability", "taken"),
     [

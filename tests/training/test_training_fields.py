@@ -209,6 +209,24 @@ def test_fields_of_memory_speed_and_logs_change_no_weight(files: dict[str, str],
         torch.testing.assert_close(weights[key], expected[key], atol=1e-4, rtol=0)
 
 
+def test_torch_compile_compiles_each_layer_by_itself(tmp_path: Path):
+    ids = [list(range(5, 7 + number // 2)) for number in range(8)]  # each two have one length
+    data = Dataset.from_dict({"input_ids": ids, "labels": [0, 1] * 4})
+    ends = []
+    for compiled in ({}, {"torch_compile_backend": "eager"}):
+        torch.manual_seed(0)
+        model = PosEncForSequenceClassification(tiny_config("rope", hidden_dropout_prob=0.0))
+        values: dict[str, Any] = {"max_steps": 4, "use_cpu": True, "disable_tqdm": True, **compiled}
+        values["train_sampling_strategy"] = "sequential"
+        arguments = Recipe(str(tmp_path), learning_rate=1e-3, per_device_train_batch_size=2, report_to="none", **values)
+        trainer = RunTrainer(model, arguments, train_dataset=data)
+        trainer.train()
+        ends.append(model.state_dict())
+    layers = trainer.model_wrapped.base_model.layers
+    assert {type(layer).__name__ for layer in layers} == {"OptimizedModule"}
+    torch.testing.assert_close(*ends)
+
+
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"])
 def test_an_installed_optimizer_trains_as_in_the_stock_trainer(optim: str, tmp_path: Path):
     ids = np.random.default_rng(0).integers(5, 50, (24, 6)).tolist()
