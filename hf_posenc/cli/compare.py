@@ -52,6 +52,7 @@ def compare(
     ] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's model, in models.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read the data, list the runs, make none.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Give each run to a Ray cluster, as a task.")] = False,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 

@@ -37,6 +37,7 @@ def compare(
     search: bool = False,
     keep_models: bool = False,
     dry_run: bool = False,
+    ray: bool = False,
     text_column: str | None = None,
     join: str | None = None,
     label_column: str | None = None,
@@ -50,8 +51,8 @@ def compare(
     """Compares schemes: the same encoder, data, seeds and budget; only positions change.
 
     Finished runs are skipped: the same call resumes after Ctrl-C, and adds seeds or schemes to a folder. Several
-    processes may share a folder: each run is made by one of them. When no run is missing, the report is written.
-    Progress is printed, a line for each run.
+    processes may share a folder: each run is made by one of them, or of the machines of a Ray cluster. When no run is
+    missing, the report is written. Progress is printed, a line for each run.
 
     Args:
         data: a file, of which a tenth is the test, a folder with train.csv and test.csv, a data set of the Hub,
@@ -70,6 +71,8 @@ def compare(
         keep_models: keep each run's model, in `models`.
         dry_run: read the data, say on standard error what is there, and make no run; `runs` of what is returned lists
             them.
+        ray: give each run to a Ray cluster, as a task: the one that RAY_ADDRESS names, the one of this machine, or a
+            new one of this machine alone. Needs the extra `ray`.
         text_column: of the data, if it isn't called text; several, `a,b`, are a pair.
         join: join the text columns with this between.
         label_column: if it isn't called label.
@@ -109,7 +112,7 @@ def compare(
             for task in chosen.tasks:
                 print(TaskData(chosen, task).check().line, file=sys.stderr)
             return Comparison._planned(output, chosen)
-        execute(chosen, output, keep_models=keep_models)
+        execute(chosen, output, keep_models=keep_models, ray=ray)
         comparison = Comparison(output)
         if comparison.has_ended:
             comparison.report()

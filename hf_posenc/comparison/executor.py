@@ -1,10 +1,12 @@
 """Runs a plan: skips finished runs, resumes interrupted ones, records failures."""
 
 import contextlib
+import importlib.util
 import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -28,6 +30,8 @@ from .statistics import what_can_be_found
 from .tasks import TaskData, make_tokenizer
 
 MODELS_NAME, TOKENIZER_NAME = "models", "tokenizer"
+Made = tuple[list[dict[str, Any]], float]
+"""The rows of a run, and its seconds."""
 
 
 @dataclass
@@ -46,54 +50,204 @@ class Execution:
         return f"{len(self.done)} runs made, {len(self.skipped)} were there, {others}{len(self.failed)} failed.{again}"
 
 
-def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, console: Console | None = None) -> Execution:
+class Engine:
+    """Makes runs in this process, one after the other; see `RayCluster` for many at once."""
+
+    most: int | None = 1
+    """So many are begun before one has ended. None: all that can be."""
+    at_once = 1
+    """So many are made at once, about."""
+    where = "here"
+    kept = "what is finished is kept, and the newest checkpoint of a run. Compare again, and it goes on there."
+
+    def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> "Future[Any]":
+        """Begins a run; see `make_run`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(make_run(data, run, work, tokenizer, *found))
+        except Exception as error:  # whatever it is, the other runs don't depend on it
+            future.set_exception(error)
+        return future
+
+    def result(self, future: "Future[Any]", work: Path) -> Made:
+        """What became of a run that has ended; raises the error that it ended in."""
+        made: Made = future.result()
+        return made
+
+    def close(self) -> None:
+        """Stops what still runs."""
+
+
+def make_run(data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> Made:
+    """Makes a run; returns its rows, and the seconds that it took.
+
+    Args:
+        data: of the task.
+        run: what is made.
+        work: the folder for its checkpoints and model.
+        tokenizer: the folder of the one of generated data.
+        *found: its learning rate, and the majority's rows.
+    """
+    started = time.time()
+    with silence(), threadpool_limits(data.plan.threads):
+        return run_one(data, run, work, tokenizer, *found), time.time() - started
+
+
+def execute(
+    plan: Plan, results: str | Path, *, keep_models: bool = False, ray: bool = False, console: Console | None = None
+) -> Execution:
     """Makes the plan's missing runs, except those that another process is making.
 
     Args:
         plan: what is compared.
         results: the folder: `plan.json`, and `runs/<task>-<scheme>-seed<n>.json` for each run.
         keep_models: leave each run's model in `models`.
+        ray: give the runs to a Ray cluster.
         console: where the progress goes. None: standard output.
 
     Raises:
-        UserError: the folder holds another plan's results or runs, or the data can't be read.
+        UserError: the folder holds another plan's results or runs, the data can't be read, or Ray isn't installed.
         Interrupted: Ctrl-C. The same call resumes.
     """
-    console, folder, made = console or ProgressConsole(), Path(expanded(results)), Execution()
+    if ray and importlib.util.find_spec("ray") is None:
+        raise UserError("needs Ray, which isn't installed: pip install 'hf-posenc[ray]'.", parameter="ray", value=True)
+    console, folder, engine = console or ProgressConsole(), Path(expanded(results)), Engine()
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         data = {task.name: TaskData(plan, task) for task in plan.tasks}
         seconds = _prepare(plan, data, folder, say)
-        runs = plan.work()
-        pending = [run for run in runs if not read_result(folder, plan, run)]
-        made.skipped = [run.name for run in runs if run not in pending]
-        left = timedelta(seconds=round(sum(seconds[run.task.name] for run in pending)))
-        say(f"{len(pending)} of {len(runs)} runs to make, about {left} here. {what_can_be_found(plan)}")
-        for number, run in enumerate(pending, start=1):
-            with _lock(folder, run.name) as is_mine:
-                if is_mine and read_result(folder, plan, run):
-                    made.skipped.append(run.name)
-                    continue
-                say(f"[{number} of {len(pending)}] {run.name}: ", end="")
-                if not is_mine:
-                    made.elsewhere.append(run.name)
-                    say("another process is making it")
-                    continue
-                started = time.time()
-                mark_report(folder)
-                if (failure := _attempt(data[run.task.name], run, folder, keep_models)) is not None:
-                    made.failed[run.name] = failure
-                    write_failure(folder, run, failure)
-                    say(f"failed: {failure}")
-                else:
-                    made.done.append(run.name)
-                    say(f"done in {timedelta(seconds=round(time.time() - started))}")
-        say(str(made))
+        if ray:
+            from .cluster import RayCluster  # imports Ray
+
+            engine = RayCluster(plan, keep_models)
+        with contextlib.closing(engine):
+            return _Execution(plan, data, folder, keep_models, engine, say).make(seconds)
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
-        what = "what is finished is kept, and the newest checkpoint of a run. Compare again, and it goes on there."
-        raise Interrupted(what) from interrupt
-    return made
+        raise Interrupted(engine.kept) from interrupt
+
+
+@dataclass
+class _Execution:
+    """The runs that are missing. Which can begin, what is written and which locks are held is decided here alone."""
+
+    plan: Plan
+    data: dict[str, TaskData]
+    folder: Path
+    keep_models: bool
+    engine: Engine
+    say: Callable[..., None]
+    pending: list[PlannedRun] = field(default_factory=list)
+    waiting: list[PlannedRun] = field(default_factory=list)
+    running: dict["Future[Any]", tuple[PlannedRun, str, contextlib.ExitStack]] = field(default_factory=dict)
+    """With the beginning of its line, and its lock."""
+    made: Execution = field(default_factory=Execution)
+
+    def make(self, seconds: dict[str, float]) -> Execution:
+        """Makes them; `seconds` is about how long a run of each task takes."""
+        runs = self.plan.work()
+        self.pending = [run for run in runs if not read_result(self.folder, self.plan, run)]
+        self.waiting = list(self.pending)
+        self.made.skipped = [run.name for run in runs if run not in self.pending]
+        left = timedelta(seconds=round(sum(seconds[run.task.name] for run in self.pending) / self.engine.at_once))
+        here = f"about {left} {self.engine.where}. {what_can_be_found(self.plan)}"
+        self.say(f"{len(self.pending)} of {len(runs)} runs to make, {here}")
+        try:
+            while self.waiting or self.running:
+                self._begin_some()
+                for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+                    self._end(future)
+        finally:
+            for _, _, lock in self.running.values():
+                lock.close()
+        self.say(str(self.made))
+        return self.made
+
+    def _begin_some(self) -> None:
+        """Begins runs, in order, until so many are running as may be, or none is left that can begin."""
+        for run in list(self.waiting):
+            if self.engine.most is not None and len(self.running) >= self.engine.most:
+                return
+            if self._has_trials(run):
+                self._begin(run)
+        if self.waiting and not self.running:  # another process makes what all of them need
+            self._begin(self.waiting[0])
+
+    def _trials(self, run: PlannedRun) -> list[PlannedRun]:
+        return self.plan.trials(run.task, run.scheme) if run.factor is None else []
+
+    def _has_trials(self, run: PlannedRun) -> bool:
+        """True where no process, this one included, is yet to make a trial that a run needs."""
+        for trial in self._trials(run):
+            with _lock(self.folder, trial.name) as is_free:
+                if trial in self.waiting or not is_free:
+                    return False
+        return True
+
+    def _begin(self, run: PlannedRun) -> None:
+        """Begins a run, unless another process makes it or has made it."""
+        self.waiting.remove(run)
+        line = f"[{len(self.pending) - len(self.waiting)} of {len(self.pending)}] {run.name}: "
+        with contextlib.ExitStack() as lock:
+            is_mine = lock.enter_context(_lock(self.folder, run.name))
+            if is_mine and read_result(self.folder, self.plan, run):
+                self.made.skipped.append(run.name)
+                return
+            if not is_mine:
+                self.made.elsewhere.append(run.name)
+                self.say(f"{line}another process is making it")
+                return
+            if self.engine.most == 1:
+                self.say(line, end="")
+                line = ""
+            mark_report(self.folder)
+            work = self.folder / MODELS_NAME / run.name
+            try:
+                found = self._rate(run), self._majority(run)
+            except UserError as error:
+                self._failed(run, line, error)
+                return
+            future = self.engine.submit(self.data[run.task.name], run, work, self.folder / TOKENIZER_NAME, *found)
+            self.running[future] = run, line, lock.pop_all()
+
+    def _rate(self, run: PlannedRun) -> float | None:
+        """The learning rate that its trials found; None: there are none."""
+        trials = self._trials(run)
+        for trial in trials:
+            with _lock(self.folder, trial.name, wait=True):  # another process may be making it
+                pass
+        return choose_rate(self.plan, run, self.folder) if trials else None
+
+    def _majority(self, run: PlannedRun) -> list[dict[str, Any]]:
+        """The majority's rows. A trial that diverged has none: its rate is too high, and isn't tried again."""
+        measured = read_result(self.folder, self.plan, run.task)["rows"] if run.factor is None else ()
+        return [row for row in measured if row["scheme"] == MAJORITY]
+
+    def _end(self, future: "Future[Any]") -> None:
+        """Writes what became of a run."""
+        run, line, lock = self.running.pop(future)
+        work = self.folder / MODELS_NAME / run.name
+        with lock:
+            try:
+                rows, seconds = self.engine.result(future, work)
+                if not self.keep_models or run.factor is not None:
+                    shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
+                write_result(self.folder, self.plan, run, {"rows": rows})
+            except Exception as error:  # whatever it is, the other runs don't depend on it
+                shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
+                self._failed(run, line, error)
+                return
+        self.made.done.append(run.name)
+        self.say(f"{line}done in {timedelta(seconds=round(seconds))}")
+
+    def _failed(self, run: PlannedRun, line: str, error: Exception) -> None:
+        """Keeps why a run failed."""
+        reason = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
+        if (disk := disk_error(error)) is not None:
+            reason = f"writing failed: {disk}"
+        self.made.failed[run.name] = reason
+        write_failure(self.folder, run, reason)
+        self.say(f"{line}failed: {reason}")
 
 
 def _prepare(plan: Plan, data: dict[str, TaskData], folder: Path, say: Callable[[str], None]) -> dict[str, float]:
@@ -146,32 +300,6 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
             yield True
     except Timeout:
         yield False
-
-
-def _attempt(data: TaskData, run: PlannedRun, folder: Path, keep_models: bool) -> str | None:
-    """Makes a run, and records it; returns why it failed."""
-    plan = data.plan
-    work = folder / MODELS_NAME / run.name
-    trials = plan.trials(run.task, run.scheme) if run.factor is None else []
-    try:
-        for trial in trials:
-            with _lock(folder, trial.name, wait=True):  # another process may be making it
-                pass
-        with silence(), threadpool_limits(plan.threads):
-            rate = choose_rate(plan, run, folder) if trials else None
-            measured = read_result(folder, plan, run.task)["rows"] if run.factor is None else ()
-            majority = [row for row in measured if row["scheme"] == MAJORITY]
-            # A trial that diverged has no rows: its rate is too high, and isn't tried again.
-            rows = run_one(data, run, work, folder / TOKENIZER_NAME, rate, majority)
-        if not keep_models or run.factor is not None:
-            shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
-        write_result(folder, plan, run, {"rows": rows})
-    except Exception as error:  # whatever it is, the other runs don't depend on it
-        shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
-        if (reason := disk_error(error)) is not None:
-            return f"writing failed: {reason}"
-        return one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
-    return None
 
 
 def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:

@@ -47,15 +47,20 @@ def run_options(plan: Plan, run: PlannedRun) -> dict[str, Any]:
     return options | ({} if plan.pretrained is None else {"pretrained": plan.checkpoint(run.scheme)})
 
 
+def register_files(plan: Plan) -> None:
+    """Registers the plan's scheme files in this process."""
+    for path in plan.scheme_files:
+        with user_errors():
+            register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
+
+
 def check_schemes(plan: Plan) -> None:
     """Registers the plan's scheme files, and refuses schemes that can't be built, or started, as it says.
 
     Raises:
         UserError: a file, a scheme, its arguments or the checkpoint can't be.
     """
-    for path in plan.scheme_files:
-        with user_errors():
-            register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
+    register_files(plan)
     started_from: dict[str, Options] = {}
     for scheme in plan.schemes:
         require_scheme(scheme, plan.scheme_kwargs.get(scheme), parameter="schemes")

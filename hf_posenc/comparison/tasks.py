@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.columns import find_columns, is_missing
-from ..data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
+from ..data.preparing import Known, choose_texts, encode_texts, labels_of, pair_marks, prepare, texts_of, whole_pairs
 from ..data.sources import read
 from ..data.tables import Table, as_table, counted
 from ..data.tokenizer import SPECIAL_TOKENS
@@ -109,7 +109,7 @@ def _hold_out(table: Table, options: Options) -> dict[str, Table]:
         whole = table.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
         summary += f", {len(table) - len(whole):,} left out" if len(whole) < len(table) else ""
         table = whole
-    marks = marks_of(*columns.texts(table))
+    marks = pair_marks(*columns.texts(table))
     held = choose_texts(marks, list(map(str, table.cells(columns.label))), _TEST_SHARE)
     chosen = {
         "train": [row for row, mark in enumerate(marks) if mark not in held],
@@ -177,7 +177,8 @@ class TaskData:
         if {"validation", "test"} <= splits.keys():
             return {"train": splits["train"], "test": splits["validation"]}
         rows = splits["train"]
-        return _hold_out(rows.select(range(min(self.options.max_rows or len(rows), len(rows)))), self.options)
+        texts = find_columns(rows, self.options).texts(rows)
+        return _hold_out(rows.select(whole_pairs(texts, self.options.max_rows or len(rows))), self.options)
 
     @cached_property
     def _read(self) -> dict[str, Table]:
@@ -259,9 +260,8 @@ class TaskData:
         if (labels, trial) not in self._tested:
             prepared = prepare(self.trial_splits if trial else self.splits, self.options, Known(label_names=labels))
             rows = prepared.splits["test"]
-            most = self.plan.test_examples_of(self.task)
-            chosen = random.Random(0).sample(range(len(rows)), min(most or len(rows), len(rows)))
-            rows = rows.select(sorted(chosen))
+            if (most := self.plan.test_examples_of(self.task)) is not None:
+                rows = rows.select(whole_pairs(texts_of(rows), most, random.Random(0)))
             self._tested[labels, trial] = _TestRows(self.task.name, texts_of(rows), labels_of(rows))
         return self._tested[labels, trial]
 

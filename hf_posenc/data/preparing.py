@@ -1,6 +1,8 @@
 """From the rows of all splits to what a run trains and scores on: a frozen `PreparedData`, and its token ids."""
 
 import math
+import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +26,9 @@ from .tokenizer import cut_rows
 TEXTS = ("text", "text_pair")
 """The columns of a prepared split that hold its texts."""
 _MARK = "__mark__"
+_WORD = re.compile(r"\w+")
+_LARGEST_GROUP = 8
+"""More texts of the same words are no pair, but a language of few words."""
 _CHUNK = 1000
 _IDS = pa.list_(pa.int64())
 _TARGETS = {
@@ -130,8 +135,9 @@ def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) ->
         parts = _set_aside(parts, labels, options.validation_share)
         facts.append(f"{len(parts['validation']):,} of them set aside for validation")
     if options.max_rows is not None and len(parts["train"]) > options.max_rows:
-        parts = {**parts, "train": parts["train"].select(range(options.max_rows))}
-        facts.append(f"the first {options.max_rows:,} training rows used")
+        kept = whole_pairs(texts_of(parts["train"]), options.max_rows)
+        parts = {**parts, "train": parts["train"].select(kept)}
+        facts.append(f"the first {len(kept):,} training rows used")
     return parts, [*facts, f"{counted(len(parts['train']), 'row')} to train on"]
 
 
@@ -218,6 +224,46 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
         joined = "\x1f".join(normalized(text) for text in parts)
         marks.append(int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest()))
     return marks
+
+
+def pair_marks(*texts: Sequence[str]) -> list[int]:
+    """Marks that rows of the same words share, in whatever order these stand; see `marks_of`.
+
+    Halves of a pair that differ in order alone ask one question, of which none is to be left out, or learned.
+    """
+    marks = marks_of(*texts)
+    words = [
+        tuple(tuple(sorted(_WORD.findall(normalized(text)))) for text in parts) for parts in zip(*texts, strict=True)
+    ]
+    groups: dict[Hashable, set[int]] = defaultdict(set)
+    for mark, of_row in zip(marks, words, strict=True):
+        groups[of_row if any(of_row) else mark].add(mark)
+    least = {min(group): group for group in groups.values() if len(group) <= _LARGEST_GROUP}
+    shared = {mark: number for number, group in least.items() for mark in group}
+    return [shared.get(mark, mark) for mark in marks]
+
+
+def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random | None = None) -> list[int]:
+    """The first rows, or drawn ones, at most so many; texts of the same words come together (see `pair_marks`).
+
+    Args:
+        texts: the first texts, or the first and the second ones.
+        most: so many rows. Where a pair no longer fits, rows after it may.
+        draw: draws them. None: the first ones.
+    """
+    marks = pair_marks(*texts)
+    paired = {mark for own, mark in zip(marks_of(*texts), marks, strict=True) if own != mark}
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for row, mark in enumerate(marks):
+        groups[mark if mark in paired else f"row {row}"].append(row)
+    ordered = list(groups.values())
+    if draw is not None:
+        draw.shuffle(ordered)
+    kept: list[int] = []
+    for rows in ordered:
+        if len(kept) + len(rows) <= most:
+            kept += rows
+    return sorted(kept)
 
 
 def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: float) -> set[int]:

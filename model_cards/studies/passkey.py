@@ -1,6 +1,7 @@
 """Whether a lengthened model still finds one sentence in a long text: passkeys, with all-MiniLM-L6-v2 as converted.
 
     python -m model_cards.studies.passkey --data FOLDER --minilm FOLDER --output model_cards/results/passkey.json
+    python -m model_cards.studies.passkey --healings 3 --data FOLDER --minilm FOLDER --output runs/passkey.json
     python -m model_cards.studies.passkey --table
 
 As in LongEmbed (Zhu et al. 2024, arXiv 2404.12096): each of 50 texts repeats the same few sentences, and somewhere it
@@ -8,8 +9,9 @@ states the passkey of one person. A query asks for one person's passkey, and the
 cosine with the query's is the answer. Embeddings are means over tokens, as all-MiniLM-L6-v2 has them. Nothing is
 fine-tuned; chance is 1 in 50. The places of the passkeys are evenly spread over the texts.
 
-`heal/rope` is how well the healed `rope` agrees with the original, `WAY/LENGTH/SEED` which queries found their text.
-Each part is written as it ends; a study that was stopped goes on with the next one.
+`heal/rope` is how well the healed `rope` agrees with the original, `WAY/LENGTH/SEED` which queries found their text. By
+--healings 3 `rope` is healed with three seeds, each measured in all ways: `heal/rope, healing 1`, and
+`WAY, healing 1/LENGTH/SEED`. Each part is written as it ends; a study that was stopped goes on with the next one.
 """
 
 import argparse
@@ -52,7 +54,7 @@ class Way:
 
     Attributes:
         source: `learned` (as converted), `rope` (its positions swapped), or `healed` (that, and healed).
-        extension: of `convert`, to the length of the texts. None: as it is.
+        extension: of `convert`, to the length of the texts, or to the first of `LONGER`. None: as it is.
         windows: how texts are cut: the `first` tokens alone, the `mean` over the tokens of all `windows`, or the `best`
             of them. None: not at all.
         size: tokens of a window, at most.
@@ -73,14 +75,16 @@ WAYS = {
         for size in (512, 256, 128)
         for how in ("mean", "best")
     },
-    "learned-tile": Way("learned", "tile", lengths=LONGER),
-    "learned-interpolate": Way("learned", "interpolate", lengths=LONGER),
+    "learned-tile": Way("learned", "tile"),
+    "learned-interpolate": Way("learned", "interpolate"),
     "rope-unhealed": Way("rope", lengths=(256, 512)),
     "rope-default": Way("healed"),
-    "rope-linear": Way("healed", "linear", lengths=LONGER),
-    "rope-dynamic": Way("healed", "dynamic", lengths=LONGER),
-    "rope-yarn": Way("healed", "yarn", lengths=LONGER),
+    "rope-linear": Way("healed", "linear"),
+    "rope-dynamic": Way("healed", "dynamic"),
+    "rope-yarn": Way("healed", "yarn"),
 }
+RIVALS = [name for name, way in WAYS.items() if way.source == "learned" and (way.extension or way.lengths == LONGER)]
+"""What `rope-dynamic` is tested against."""
 
 SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "rope-dynamic": ("rope, healed,\nwith dynamic scaling", {"marker": "o", "color": "tab:blue"}),
@@ -139,22 +143,24 @@ class Study:
         self.tokenizer.model_max_length = max(SEEDS)
 
     def run(self) -> None:
-        """All parts, the short texts first."""
+        """All parts, the first healing's and the short texts' first."""
+        for healing in range(self.options.healings):
+            self.parts.measure(healed("heal/rope", healing), functools.partial(self.heal, healing))
         parts = [
-            f"{name}/{length}/{seed}"
+            (name, length, seed, healing)
+            for healing in range(self.options.healings)
             for length, seeds in SEEDS.items()
             for seed in range(seeds)
             for name, way in WAYS.items()
-            if length in way.lengths
+            if length in way.lengths and (way.source == "healed" or healing == 0)
         ]
-        self.parts.measure("heal/rope", self.heal)
-        for part in tqdm(parts, unit="part"):
-            name, length, seed = part.split("/")
-            self.parts.measure(part, functools.partial(self.find, WAYS[name], int(length), int(seed)))
+        for name, length, seed, healing in tqdm(parts, unit="part"):
+            find = functools.partial(self.find, WAYS[name], length, seed, healing)
+            self.parts.measure(f"{healed(name, healing)}/{length}/{seed}", find)
 
-    def find(self, way: Way, length: int, seed: int) -> dict[str, Any]:
+    def find(self, way: Way, length: int, seed: int, healing: int = 0) -> dict[str, Any]:
         """Which queries find their text, in order of its passkey's place: a 1 or 0 for each."""
-        model = self.model(way.source, way.extension, length)
+        model = self.model(way.source, way.extension, max(length, LONGER[0]), healing)
         queries, texts = passkeys(self.tokenizer, length, seed)
         asked = normalize(torch.stack([token_sum(model, query) for query in queries]), dim=-1)
         best = torch.stack([self._scores(model, way, asked, text) for text in texts], -1).argmax(-1)
@@ -175,34 +181,53 @@ class Study:
         return torch.stack([token_sum(model, window) for window in cut])
 
     @functools.lru_cache(maxsize=1)  # noqa: B019  # one study per process
-    def model(self, source: str, extension: str | None, length: int) -> PreTrainedModel:
+    def model(self, source: str, extension: str | None, length: int, healing: int) -> PreTrainedModel:
         """The model of a way to read texts of this length."""
-        if source == "healed" and not (self.work / "rope/config.json").is_file():
-            self.heal()  # another machine did
+        if source == "healed" and not (self._healed(healing) / "config.json").is_file():
+            self.heal(healing)  # another machine did
         options: dict[str, Any] = (
             {} if extension is None else {"extension": extension, "max_position_embeddings": length}
         )
         if source == "rope":
             options["scheme"] = "rope"
-        folder = self.work / "rope" if source == "healed" else self.source
+        folder = self._healed(healing) if source == "healed" else self.source
         return convert(folder, head="feature-extraction", measure=False, seed=0, **options).model
 
-    def heal(self) -> dict[str, Any]:
-        """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long."""
+    def _healed(self, healing: int) -> Path:
+        """The folder of a healed model."""
+        return self.work / healed("rope", healing)
+
+    def heal(self, healing: int) -> dict[str, Any]:
+        """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long.
+
+        The number of the healing is its seed: of the order of texts, and of the tokens that are swapped.
+        """
         data = data_folder(self.options)
         texts = [row["text"] for split in ("train", "train_long") for row in read_rows(data, "imdb", split)[:1400]]
         held_out = [row["text"] for row in read_rows(data, "imdb", "test")[:100]]
         report = convert(
             self.source,
-            self.work / "rope",
+            self._healed(healing),
             scheme="rope",
             head="feature-extraction",
             healing=Healing(texts, max_steps=200, batch_tokens=8 * TRAINED, bf16=True, swap_distance=1),
             eval_texts=held_out,
             overwrite=True,
-            seed=0,
+            seed=healing,
         ).report
         return {**report.to_dict(), "source": NAME}
+
+
+def healed(name: str, healing: int) -> str:
+    """The name of a part or a way after one of several healings."""
+    return f"{name}, healing {healing}" if healing else name
+
+
+def measured_ways(results: dict[str, Any]) -> list[str]:
+    """The ways of which there are parts, those of further healings behind the first one's."""
+    there = dict.fromkeys(key.split("/")[0] for key in results["parts"])
+    last = max((int(name.rpartition(" ")[2]) for name in there if ", healing " in name), default=0)
+    return [way for name in WAYS for way in (healed(name, number) for number in range(last + 1)) if way in there]
 
 
 @torch.no_grad()
@@ -214,36 +239,47 @@ def token_sum(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
 def table(results: dict[str, Any]) -> str:
     """The share of queries that find their text, with its 95 % interval (Wilson), by way and length."""
     rows = []
-    for name in WAYS:
+    for name in measured_ways(results):
         found = {length: _found(results, name, length) for length in SEEDS}
-        if any(found.values()):
-            rows.append((_shown(name), *(_share(found[length]) for length in SEEDS)))
+        rows.append((_shown(name), *(_share(found[length]) for length in SEEDS)))
     return markdown_table(("", *(f"{length:,}" for length in SEEDS)), rows)
 
 
-def tests(results: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int, float]]:
+def tests(results: dict[str, Any], way: str) -> dict[tuple[str, int], tuple[int, int, float]]:
     """`rope-dynamic` against each other way to read long texts, by McNemar's exact test on the same queries.
+
+    Args:
+        results: of all healings.
+        way: of which healing.
 
     Returns:
         For each way and length the queries that only `rope-dynamic` finds, those that only the other way does, and the
-        p-value, corrected for all of these tests (Bonferroni); nothing where one of the two isn't measured.
+        p-value, corrected for the tests of all healings (Bonferroni); nothing where one of the two isn't measured.
     """
-    rivals = [name for name, way in WAYS.items() if way.source == "learned" and way.lengths == LONGER]
+    planned = len(RIVALS) * len(LONGER) * max(1, len(_dynamic(results)))
     made = {}
-    for name, length in itertools.product(rivals, LONGER):
-        answers = [_found(results, way, length) for way in ("rope-dynamic", name)]
+    for name, length in itertools.product(RIVALS, LONGER):
+        answers = [_found(results, which, length) for which in (way, name)]
         if not all(answers):
             continue
         pairs = list(zip(*answers, strict=True))
         gained, lost = pairs.count(("1", "0")), pairs.count(("0", "1"))
         p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-        made[name, length] = gained, lost, min(1.0, p * len(rivals) * len(LONGER))
+        made[name, length] = gained, lost, min(1.0, p * planned)
     return made
+
+
+def _dynamic(results: dict[str, Any]) -> list[str]:
+    """`rope-dynamic` after each healing."""
+    return [name for name in measured_ways(results) if name.startswith("rope-dynamic")]
 
 
 def test_table(results: dict[str, Any]) -> str:
     """The tests: queries that only `rope-dynamic` finds, against those that only the other way finds."""
-    made = tests(results)
+    return "\n\n".join(_test_table(tests(results, way), way) for way in _dynamic(results))
+
+
+def _test_table(made: dict[tuple[str, int], tuple[int, int, float]], tested: str) -> str:
     rows = []
     for name in dict.fromkeys(name for name, _ in made):
         cells = {
@@ -252,14 +288,15 @@ def test_table(results: dict[str, Any]) -> str:
             if way == name
         }
         rows.append((_shown(name), *(cells.get(length, "") for length in LONGER)))
-    return markdown_table(("`rope-dynamic` against", *(f"{length:,}" for length in LONGER)), rows)
+    return markdown_table((f"{_shown(tested)} against", *(f"{length:,}" for length in LONGER)), rows)
 
 
 def depth_table(results: dict[str, Any]) -> str:
     """The share of queries of the ways in `SHOWN` that find their text, by the quarter in which the passkey stands."""
     rows = []
+    ways = [name for shown in SHOWN for name in measured_ways(results) if name.partition(", healing")[0] == shown]
     for length in LONGER:
-        for name in SHOWN:
+        for name in ways:
             if not (found := _found(results, name, length)):
                 continue
             by_quarter: list[list[str]] = [[], [], [], []]
@@ -296,7 +333,8 @@ def figure(results: dict[str, Any]) -> Any:
 
 def _shown(name: str) -> str:
     """The name of a way, in Markdown."""
-    return name if " " in name else f"`{name}`"
+    way, *healing = name.partition(", healing")
+    return f"`{way}`{''.join(healing)}" if " " not in way else name
 
 
 def _found(results: dict[str, Any], name: str, length: int) -> str:
@@ -314,7 +352,8 @@ def _share(found: str) -> str:
 def main() -> None:
     """The command."""
     parser = options_of(__doc__, "passkey")
-    parser.add_argument("--work", default="runs/passkey", help="folder of the healed model")
+    parser.add_argument("--work", default="runs/passkey", help="folder of the healed models")
+    parser.add_argument("--healings", type=int, default=1, help="how many seeds of healing")
     run_study(parser.parse_args(), Study, table, test_table, depth_table)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun, UntilFlat
 from hf_posenc.comparison.results import write_result, write_tables
 from hf_posenc.comparison.run import is_rising, rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
+from hf_posenc.data.preparing import prepare, whole_pairs
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
@@ -285,6 +287,37 @@ def test_some_of_the_tests_are_drawn_from_all(tmp_path):
     assert len(part.dataset) == 20
     assert 5 <= sum(part.dataset["labels"]) <= 15  # the first 20 rows have one label
     assert next(iter(parts_of(folder, test_examples=20).values()))[0] == texts
+
+
+@pytest.mark.parametrize("has_splits", [True, False])
+def test_no_number_of_examples_splits_a_pair_of_the_same_words(tmp_path, has_splits):
+    """Not of training rows, nor of those that choose a rate, nor of the test's, be they drawn or a tenth of a file."""
+    rows = [
+        {"text": " ".join(words), "label": label}
+        for number in range(40)
+        for label, words in (("good", (f"w{number}", "sees", "me.")), ("bad", ("me", "sees", f"w{number}.")))
+    ]
+    np.random.default_rng(0).shuffle(rows)
+    (tmp_path / "pairs").mkdir()
+    for split in ("train", "test"):
+        write_jsonl(tmp_path / "pairs" / f"{split}.jsonl", rows)
+    data = tmp_path / "pairs" if has_splits else tmp_path / "pairs" / "train.jsonl"
+    plan = toy(**{**TEXT, "test_examples": 5, "train_examples": 21, "search": [1, 2], "tasks": [str(data)]})
+    of_task = TaskData(plan, plan.tasks[0])
+    tokenizer = train_tokenizer([row["text"] for row in rows], vocab_size=400)
+    trained = prepare(of_task.splits, of_task.options).splits["train"]
+    parts = [next(of_task.test_parts(tokenizer, ("bad", "good"), trial=trial)).dataset["labels"] for trial in (0, 1)]
+    chosen = [trained["text"], of_task.trial_splits["train"].cells("text"), of_task.trial_splits["test"].cells("text")]
+    if not has_splits:
+        chosen += [of_task.splits["train"].cells("text"), of_task.splits["test"].cells("text")]
+    for texts in chosen:
+        counts = Counter(re.search(r"w\d+", text)[0] for text in texts)
+        assert set(counts.values()) == {2}
+    assert trained["text"][:2] == [
+        rows[0]["text"],
+        next(row["text"] for row in rows[1:] if row["text"] in trained["text"]),
+    ]
+    assert (len(trained), [(len(part), sum(part)) for part in parts]) == (20, [(4, 2), (2, 1)])
 
 
 def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypatch):
@@ -628,5 +661,5 @@ def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
         return
     held_out = data.trial_splits["test"].cells("text")
     assert (len(every), len(tried), plan.options_of(task)["max_rows"]) == (64, 54, 60)
-    assert sorted(tried + held_out) == sorted(every[:60])
+    assert sorted(tried + held_out) == sorted(every[row] for row in whole_pairs([every], 60))
     assert (part.length, len(part.dataset)) == (32, 6)

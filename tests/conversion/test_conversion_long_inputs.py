@@ -1,5 +1,6 @@
 """The study of long inputs: the mean over windows, the rate that is chosen, and its table."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +38,50 @@ def test_gains_are_paired_by_seed_over_both_sets(results):
     assert cells["TF-IDF of words and word pairs, a linear model"] == ["0.800", "0.800", "", "", ""]
 
 
+def test_a_study_of_more_rows_takes_its_sets_ways_and_seeds_and_goes_on(tmp_path, monkeypatch):
+    """Few rows hold a fifth out to choose rates; tests of few rows count as few."""
+    words = ["--rows", "1000", "--seeds", "3", "--bf16", "--sets", "imdb", "hyperpartisan"]
+    words += ["--ways", "cut", "tile", "rope-cut", "rope-dynamic-1536", "--output", str(tmp_path / "long.json")]
+    asked: list[long_inputs.Options] = []
+    rows = {
+        "imdb": [{"text": "film", "label": "good"}] * 1400,
+        "hyperpartisan": [{"text": "news", "label": "yes"}] * 449,
+    }
+    trained = SimpleNamespace(report=SimpleNamespace(metrics={"test_accuracy": 0.6}))
+
+    def fine_tune(options, tables, **_):
+        if len(asked) == 9:
+            asked.append(None)
+            raise KeyboardInterrupt
+        asked.append((options.bf16, options.max_length, len(tables["train"]), len(tables["test"])))
+        return trained
+
+    monkeypatch.setattr(long_inputs, "fine_tune", fine_tune)
+    monkeypatch.setattr(long_inputs, "read_rows", lambda _, name, split: rows[name])
+    monkeypatch.setattr(long_inputs, "in_windows", lambda *given: given[-1] / 1000)
+    monkeypatch.setattr(long_inputs, "find_minilm", str)
+    monkeypatch.setattr(long_inputs.Study, "start", lambda self, way: tmp_path)
+    monkeypatch.setattr(long_inputs.Study, "heal", lambda self: {})
+    monkeypatch.setattr(
+        long_inputs, "fit_words", lambda *_: SimpleNamespace(predict=lambda texts: ["good"] * len(texts[0]))
+    )
+    monkeypatch.setattr("sys.argv", ["long_inputs", "--data", str(tmp_path), *words])
+    with pytest.raises(KeyboardInterrupt):
+        long_inputs.main()
+    long_inputs.main()
+    results = json.loads((tmp_path / "long.json").read_text())
+    assert len(asked) - 1 == len(results["parts"]) - 3 == 2 * (2 * 3 + 3 * 4)  # each once
+    assert asked[0] == (True, 512, 1000, 200)
+    assert (True, 512, 360, 89) in asked
+    assert (True, 1536, 449, 449) in asked
+    assert results["parts"]["imdb/word pairs"]["accuracy"] == 1.0
+    assert results["parts"]["imdb/rope-cut/2"]["windows of 256"] == 0.256
+    shown = long_inputs.table(results)
+    assert "mean over windows of 256" in shown
+    assert "healed `rope`, `dynamic` to 1,536" in shown
+    assert "2,048" not in shown
+
+
 def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):
     study = object.__new__(long_inputs.Study)
     for scores, best in (((0.6, 0.7, 0.8), 2e-4), ((0.7, 0.7, 0.6), 1e-4), ((0.7, 0.6, 0.7), 5e-5)):
@@ -48,7 +93,7 @@ def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):
 def test_a_text_is_answered_by_the_mean_over_its_windows(monkeypatch):
     tokenizer = word_tokenizer(dict.fromkeys(["good", "bad"]))
     monkeypatch.setattr(long_inputs, "open_tokenizer", lambda _: tokenizer)
-    good = tokenizer.convert_tokens_to_ids("good")
+    good, longest = tokenizer.convert_tokens_to_ids("good"), [512]
 
     class Model(torch.nn.Module):
         """Logits: how many words of a window are good, and how many aren't; no window is longer than 512."""
@@ -57,7 +102,7 @@ def test_a_text_is_answered_by_the_mean_over_its_windows(monkeypatch):
         config = SimpleNamespace(id2label={0: "yes", 1: "no"})
 
         def forward(self, input_ids, attention_mask, **_):
-            assert input_ids.shape[1] <= 512
+            assert input_ids.shape[1] <= longest[-1]
             share = ((input_ids == good).sum(1) / attention_mask.sum(1))[:, None]
             return SimpleNamespace(logits=torch.cat((share, 1 - share), 1) * 4)
 
@@ -66,4 +111,6 @@ def test_a_text_is_answered_by_the_mean_over_its_windows(monkeypatch):
     short = "good " * 5
     assert long_inputs.in_windows(trained, [late, short], ["no", "yes"]) == 1.0
     assert long_inputs.in_windows(trained, [late, short], ["yes", "yes"]) == 0.5
+    longest.append(256)
+    assert long_inputs.in_windows(trained, [late, short], ["no", "yes"], 256) == 1.0
     assert np.isclose(long_inputs.in_windows(trained, [short], ["no"]), 0.0)
