@@ -26,11 +26,10 @@ from ..tasks import task_of as class_task
 from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
 from .fields import our_fields
 from .originals import is_jina_bert, todays_config
+from .particulars import POSITIONS
 from .report import Accounting
 
-_TABLE = "embeddings.position_embeddings.weight"
 _DECODER = "lm_head.decoder.weight"
-_FREQUENCIES = "rotary_embeddings.inv_freq"
 
 
 def _family_of(raw: dict[str, Any], source: str) -> Family:
@@ -61,7 +60,7 @@ def _task_of(family: Family, architectures: list[str] | None, source: str, wante
     """
     name = str((architectures or ["Model"])[0])
     if name.endswith("ForPreTraining"):
-        return "feature-extraction" if family.model_type == "electra" else "fill-mask"
+        return family.pretraining
     task = class_task(name)
     if task in ("feature-extraction", *family.heads):
         return task
@@ -236,7 +235,7 @@ def _read_apart(source: Checkpoint, family: Family, theirs: Any, task: str) -> I
     if words is not None and (decoder := family.head_names(in_class).get(_DECODER)):
         state.setdefault(decoder, words)  # some heads decode with the word embeddings
     # Its class ignores some names, and lists only others.
-    unsaid = {name for name in names if name.startswith((*family.foreign, _TABLE))} - set(read.state)
+    unsaid = {name for name in names if name.startswith((*family.foreign, POSITIONS))} - set(read.state)
     return replace(
         read,
         state=state,
@@ -305,17 +304,11 @@ def _positions_of(
     """The positions of a checkpoint whose class reads them otherwise; nothing for the others."""
     if _is_relative(config):
         return _relative_tables(source, family, config)
-    if family.model_type == "roformer":
-        _check_sines(read.model, source.name)
-        return _Positions(reasons={"encoder.embed_positions.weight": "a table of sines, which is computed"})
-    if config.position_embedding_type == "deberta" or _FREQUENCIES in read.state:
-        reasons = {_TABLE: "a table of positions, which the model doesn't add"}
-        notes = _take_frequencies(config, read.state[_FREQUENCIES]) if _FREQUENCIES in read.state else []
-        return _Positions(reasons={**reasons, _FREQUENCIES: "RoPE's frequencies, which are computed"}, notes=notes)
+    reasons, notes = family.particulars.left_out(config, read, source.name)
     if first := family.rows_before(theirs):
         notes = [f"The first {first} rows of its table of positions are padding's: left out."]
-        return _Positions({_TABLE: read.state[_TABLE][first:]}, notes=notes)
-    return _Positions()
+        return _Positions({POSITIONS: read.state[POSITIONS][first:]}, notes=notes)
+    return _Positions(reasons=reasons, notes=notes)
 
 
 def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -> _Positions:
@@ -328,37 +321,7 @@ def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -
         "absolute positions, so that its numbers are wrong; here it has its relative positions, as in transformers up "
         "to 4.57."
     )
-    return _Positions(tables, {_TABLE: f"absolute positions, which a {scheme} model builds and doesn't add"}, [note])
-
-
-def _take_frequencies(config: PosEncConfig, stored: Tensor) -> list[str]:
-    """Gives RoPE the frequencies that an ESM holds, by factors of `longrope` where its config.json says others."""
-    rope: Any = make_scheme(config)
-    computed = rope.angles(torch.ones(1, dtype=torch.int64))[0]
-    if torch.allclose(computed, stored, rtol=3e-7, atol=0):
-        return []
-    factors = (computed.double() / stored.double()).tolist()
-    config.rope_parameters = {
-        **config.rope_parameters,  # type: ignore[dict-item]
-        "rope_type": "longrope",
-        "original_max_position_embeddings": config.max_position_embeddings,
-        **dict.fromkeys(("short_factor", "long_factor"), factors),
-        **dict.fromkeys(("factor", "attention_factor"), 1.0),
-    }
-    if torch.allclose(computed, stored, rtol=2**-8, atol=0):
-        return ["Its RoPE has stored frequencies, rounded to 16 bits: kept, as factors of longrope."]
-    theta = config.rope_parameters["rope_theta"]
-    return [
-        f"Its RoPE has stored frequencies that aren't those of rope_theta={theta} in its config.json: kept, as factors "
-        "of longrope, for its class computes with them too."
-    ]
-
-
-def _check_sines(model: Any, name: str) -> None:
-    """Refuses a RoFormer whose table of positions has been trained."""
-    sines = model.base_model.encoder.embed_positions
-    if (sines.weight - sines.create_weight()).abs().max() > 1e-3:
-        raise UserError(f"{name!r}: its table of positions isn't RoFormer's sines, which 'rope' computes.")
+    return _Positions(tables, {POSITIONS: f"absolute positions, which a {scheme} model builds and doesn't add"}, [note])
 
 
 # ---- each weight in its place ---------------------------------------------------------------------------------------
