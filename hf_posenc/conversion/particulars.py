@@ -1,4 +1,4 @@
-"""What no table of names can say of a family: fields that are computed, in both directions, and weights beside them."""
+"""Fields of a family that are computed, in both directions, and weights beside them: what its table can't say."""
 
 from collections.abc import Mapping
 from typing import Any
