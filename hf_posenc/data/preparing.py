@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
 from tqdm import tqdm
@@ -17,8 +19,7 @@ from ..errors import UserError, spell
 from ..options import Options
 from .columns import Columns, find_columns, is_missing
 from .labels import Known, Labels, encode_labels, refuse_far_from_zero, standard_units
-from .slips import label_slips, normalized, repetitions
-from .tables import LINE, Table, counted
+from .tables import LINE, Table, counted, listed
 from .tokenizer import cut_rows
 
 TEXTS = ("text", "text_pair")
@@ -112,8 +113,7 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         doubts += _check_labels_vary(targets, labels, are_listed)
         if labels.problem_type == "regression":
             labels = _in_standard_units(labels, columns.label, targets)
-        doubts += label_slips(labels, numbers["train"] or (), tables["train"])
-        doubts += repetitions(parts["train"], marks, tables["train"])
+        doubts += _repetitions(parts["train"], marks, tables["train"])
         facts += chosen
         trained = frozenset(marks)
     for split, part in parts.items():
@@ -215,9 +215,31 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     """
     marks = []
     for parts in zip(*texts, strict=True):
-        joined = "\x1f".join(normalized(text) for text in parts)
+        joined = "\x1f".join(" ".join(normalize("NFKC", text).casefold().split()) for text in parts)
         marks.append(int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest()))
     return marks
+
+
+def _repetitions(part: Dataset, marks: Sequence[int], table: Table) -> list[str]:
+    """Sentences on rows with the text of an earlier one: with the same label, counted; with another one, listed.
+
+    Args:
+        part: the rows that are trained on.
+        marks: of their texts.
+        table: of which they are rows.
+    """
+    frame = pd.DataFrame({"mark": marks, "label": list(map(str, part["labels"][:]))})
+    distinct = frame.drop_duplicates()
+    said = []
+    if copies := len(frame) - len(distinct):
+        said.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
+    contradictory = distinct[distinct["mark"].duplicated(keep=False)]
+    if len(contradictory):
+        groups = contradictory.groupby("mark", sort=False).groups.values()
+        lines = part[LINE]
+        spelt = listed([table.at([lines[int(row)] for row in rows[:3]], len(rows)) for rows in groups])
+        said.append(f"{counted(len(groups), 'training text')} with different labels in different rows: {spelt}.")
+    return said
 
 
 def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: float) -> set[int]:
