@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from ..errors import UserError
 from ..tasks import TASKS
-from .particulars import Buckets, Disentangled, LocalWindows, Particulars, SineTable, StoredAngles
+from .particulars import Disentangled, LocalWindows, Particulars, SineTable, StoredAngles
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,7 @@ class Family:
         dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's, or one
             of its own, where `fields` names it.
         lm_act: activation of the masked-LM head. None: the encoder's.
+        fixed: fields of its configuration that must have a value, for we have no others.
         in_training: a dropout of ours, and the one that acts in its place, if any.
         token_types: whether it has them. If not, type 0 is merged into the words.
         least_types: how many it has where ours has none: rows of zeros, one for each that tokenizers of pairs give.
@@ -228,6 +229,7 @@ class Family:
     head_norm: bool = False
     dense: str | None = "tanh"
     lm_act: str | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     in_training: Mapping[str, str | None] = field(default_factory=dict)
     token_types: bool = True
     least_types: int = 2
@@ -297,6 +299,13 @@ class Family:
             for field, accepts in needs.items()
             if accepts
         }
+
+    def fixed_fields(self, task: str, hidden_act: str) -> dict[str, Any]:
+        """The fields of its configuration that must have a value, for a task's model and activation."""
+        if self.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
+            return {**self.fixed}
+        summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": self.dense or hidden_act}
+        return {**self.fixed, **summary}
 
     def rows_before(self, config: Any) -> int:
         """Number of rows in its table of positions before that of position 0; `config` is ours or theirs."""
@@ -540,6 +549,7 @@ _ALL = (
             foreign=("lm_predictions.", "mask_predictions.", "cls.seq_relationship."),
             schemes={"deberta": needs, "learned+deberta": {**needs, "learned.dropout": (0.0,)}},
             dense="gelu",
+            fixed={"relative_attention": True, "pooler_hidden_act": "gelu"},
             in_training={"deberta.dropout": "hidden_dropout_prob"},
             least_types=0,
             counts_tokens=False,
@@ -602,9 +612,9 @@ _ALL = (
         # It counts positions from token 1 as padding, whatever its configuration says.
         schemes={"learned+t5": {**_T5, "learned.dropout": (0.0,), "pad_token_id": (1,)}, "t5": _T5},
         lm_act="gelu",
+        fixed={"relative_attention_num_buckets": 32},
         in_training=_HIDDEN_DROPOUT,
         token_types=False,
-        particulars=Buckets(),
     ),
 )
 JINA_BERT = Family(
@@ -636,10 +646,3 @@ def check_known(model_type: str) -> None:
         raise UserError(
             f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
         )
-
-
-def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
-    """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
-    if family.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
-        return {}
-    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": family.dense or hidden_act}

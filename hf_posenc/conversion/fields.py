@@ -8,7 +8,7 @@ from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
 from ..tasks import task_of as class_task
-from .families import GATED_ACTS, SAME_FIELDS, Family, a_model, summary
+from .families import GATED_ACTS, SAME_FIELDS, Family, a_model
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -133,10 +133,10 @@ def _check_head(family: Family, config: Any, task: str, act: str, source: str) -
             f"{source!r} has classifier_pooling='late', a mean of the tokens' scores; PosEnc's classifiers score a "
             f"mean. Convert the encoder alone: {spell('head', 'feature-extraction')}."
         )
-    for name, wanted in summary(family, task, act).items():
+    for name, wanted in family.fixed_fields(task, act).items():
         value = getattr(config, name, None)
         if value != wanted:
-            raise UserError(f"{source!r} has {name}={value!r}; PosEnc's multiple choice can express {wanted!r}.")
+            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {wanted!r} alone.")
 
 
 _TRANSLATED = (

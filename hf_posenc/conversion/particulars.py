@@ -78,15 +78,6 @@ class SineTable(Particulars):
         return {"encoder.embed_positions.weight": "a table of sines, which is computed"}, []
 
 
-class Buckets(Particulars):
-    """MPNet, whose number of buckets is a field that its class doesn't heed everywhere: it must be the usual one."""
-
-    def ours(self, config: Any, source: str) -> dict[str, Any]:
-        """The scheme's arguments."""
-        buckets = {"num_buckets": config.relative_attention_num_buckets}
-        return {"position_embedding_kwargs": {"learned": {"dropout": 0.0}, "t5": buckets}}
-
-
 class LocalWindows(Particulars):
     """ModernBERT, which has local and global layers, and biases of norms and heads or none."""
 
@@ -148,16 +139,11 @@ class Disentangled(Particulars):
         norms = getattr(config, "norm_rel_ebd", "none")
         kinds = sorted(config.pos_att_type or (), reverse=True)
         fits = {
-            "relative_attention": config.relative_attention,
             "pos_att_type": kinds in self.terms.values(),
             "norm_rel_ebd": norms in ("none", "layer_norm"),
             "pooler_hidden_size": config.pooler_hidden_size == config.hidden_size,
-            "pooler_hidden_act": config.pooler_hidden_act == "gelu",
         }
-        can = (
-            "relative_attention=true, with pos_att_type c2p, p2c or both, norm_rel_ebd none or layer_norm, and a "
-            "pooler as wide as the encoder, with gelu."
-        )
+        can = "pos_att_type c2p, p2c or both, norm_rel_ebd none or layer_norm, and a pooler as wide as the encoder."
         refuse_unlike(config, fits, source, can)
         buckets = getattr(config, "position_buckets", -1)
         longest = config.max_relative_positions
@@ -180,7 +166,6 @@ class Disentangled(Particulars):
         arguments = config.position_embedding_kwargs
         arguments = arguments["deberta"] if is_added else arguments
         fields = {
-            "relative_attention": True,
             "position_biased_input": is_added,
             "pos_att_type": self.terms[arguments["terms"]],
             "max_relative_positions": arguments["max_distance"],

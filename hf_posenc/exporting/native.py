@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, a_model, check_known, flat, summary
+from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, a_model, check_known, flat
 from ..conversion.particulars import POSITIONS
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
@@ -197,7 +197,7 @@ def _their_fields(family: Family, checkpoint: PreTrainedModel, task: str) -> dic
 
 def _head_fields(family: Family, config: Any, task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a head, beside those of the encoder."""
-    added = summary(family, task, config.hidden_act)
+    added = family.fixed_fields(task, config.hidden_act)
     dropout = family.fields.get("classifier_dropout", "classifier_dropout")
     if config.classifier_dropout is not None and dropout not in fields:
         added[dropout] = float(config.classifier_dropout)
