@@ -181,8 +181,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     if names and source.task == "fill-mask" and not any(name.startswith("cls.") for name in names):
         theirs.architectures = None  # they name a head that published files don't hold
     source_task = _task_of(family, theirs.architectures, source.name, wanted)
-    task = wanted or source_task
-    assert task is not None
+    task = wanted or str(source_task)
     if task == "question-answering" and source_task != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
@@ -191,8 +190,8 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
     encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
     head, again = _head_of(family, task, read.state)
+    needed = {*encoder.values(), *head.values()}
     if family is JINA_BERT:  # no class has said it
-        needed = {*encoder.values(), *head.values()}
         read = replace(read, missing=needed - set(read.state), surplus=set(read.state) - needed)
     if not theirs.architectures and not read.random & set(head.values()):
         source_task = task
@@ -201,7 +200,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         source_task = None
     positions = _positions_of(source, family, theirs, config, read)
     state = read.state | positions.tensors
-    zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})
+    zeros = {} if family.biases else _zeros(state, needed)
     counters = {name: "a counter, not a weight" for name in _todays_names(source, family) if name.endswith(COUNTERS)}
     surplus = (read.surplus | set(counters)) - set(positions.tensors)
     unlike = {name for name in state if name.startswith(family.foreign)}

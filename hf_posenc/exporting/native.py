@@ -157,9 +157,9 @@ def _obstacles(family: Family, checkpoint: PreTrainedModel, task: str) -> list[s
     problems = family.mismatches(config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
         problems.append(f"a head for {task} ({name} has {', '.join(family.heads)})")
-    of_keys = {key: value for key, value in checkpoint.state_dict().items() if _KEY_BIAS.search(key)}
-    if not family.biases and any(bool(value.any()) for value in of_keys.values()):
-        problems.append(f"biases of keys that aren't zero, such as {next(iter(of_keys))} ({name} has none)")
+    of_keys = [key for key, value in checkpoint.state_dict().items() if _KEY_BIAS.search(key) and value.any()]
+    if of_keys and not family.biases:
+        problems.append(f"biases of keys that aren't zero, such as {of_keys[0]} ({name} has none)")
     if family.needs_padding and config.pad_token_id is None:
         problems.append(f"pad_token_id=None ({name} needs one)")
     columns = remembered_columns(config)
