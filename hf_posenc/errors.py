@@ -97,19 +97,20 @@ def fits(value: Any, hint: Any) -> bool:
     """True where a value, and each element of a sequence, is of an annotated type; a truth value is no number."""
     origin = get_origin(hint)
     inner = get_args(hint)
-    if hint is Any or origin is Annotated:
-        return hint is Any or fits(value, inner[0])
+    if hint is Any:
+        return True
+    if origin is Annotated:
+        return fits(value, inner[0])
     if origin in (Union, UnionType):
         return any(fits(value, part) for part in inner)
     if origin is Literal:
         return value in inner
-    if hint in (int, float):
-        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
-    if origin is not None and issubclass(origin, Sequence) and inner:
+    if isinstance(value, bool) and hint in (int, float):
+        return False
+    if isinstance(value, Sequence) and inner:
         return isinstance(value, origin) and not isinstance(value, str) and all(fits(part, inner[0]) for part in value)
-    if hint is None:
-        return value is None
-    return isinstance(value, origin or hint)
+    kind: Any = {int: Integral, float: Real, None: type(None)}.get(hint, origin or hint)
+    return isinstance(value, kind)
 
 
 def _type_in_words(hint: Any) -> str:

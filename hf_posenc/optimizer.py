@@ -30,15 +30,21 @@ def scale_position_learning_rates(
     for name, value in (("position_rate", position_rate), ("word_rate", word_rate)):
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name}={value!r} is out of range. Give 0 or a positive number.")
-    # Some have a state when they are built (Adagrad, APOLLO): of a step that was taken, all but SGD count.
-    is_used = any(state.get("step") or "momentum_buffer" in state for state in optimizer.state.values())
-    if is_used or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
+    if _is_used(optimizer):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
     rates = _rates_of_positions(model, position_rate)
     if word_rate != 1.0:
         rates[cast(Any, model).get_input_embeddings().weight] = (word_rate, True)
     faster = [part for group in optimizer.param_groups for part in _take_out(group, rates)]
     optimizer.param_groups[:] = [group for group in (*optimizer.param_groups, *faster) if group["params"]]
+
+
+def _is_used(optimizer: torch.optim.Optimizer) -> bool:
+    """True after a step, with a schedule, or with these rates."""
+    if any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
+        return True
+    # Some have a state when they are built (Adagrad, APOLLO): of a step that was taken, all but SGD count.
+    return any(state.get("step") or "momentum_buffer" in state for state in optimizer.state.values())
 
 
 def _rates_of_positions(model: nn.Module, position_rate: float | None) -> dict[Any, tuple[float, bool]]:

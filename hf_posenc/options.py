@@ -55,6 +55,18 @@ def check_range(parameter: str, value: Any, accepts: Range) -> None:
         raise UserError(fault, parameter=parameter, value=value)
 
 
+def _check_value(parameter: str, value: Any, kind: Any, *ranges: Range) -> None:
+    """Raises a UserError if an option's value is no choice of its type, isn't of that type, or out of a range."""
+    literal = next((part for part in (kind, *get_args(kind)) if get_origin(part) is Literal), None)
+    if literal is not None and value is not None and value not in get_args(literal):
+        known = f"is unknown. Choose one of {', '.join(get_args(literal))}."
+        raise UserError(known, parameter=parameter, value=value)
+    for accepts in ranges:
+        check_range(parameter, value, accepts)
+    if kind in (bool, int, float, str | None, bool | None):
+        check_type(parameter, value, str | dict | None if parameter in _OBJECTS else kind)
+
+
 def complete_scheme(incomplete: str) -> list[str]:
     """Shell completion of a scheme's name."""
     return [scheme for scheme in known_schemes() if scheme.startswith(incomplete)]
@@ -228,29 +240,19 @@ class Options:
     def __post_init__(self) -> None:
         """Checks each value, and reads JSON."""
         for item in fields(self):
-            value, (kind, *notes) = getattr(self, item.name), get_args(item.type)
-            if isinstance(value, Path) or (item.name in _LISTS and isinstance(value, list | tuple)):
-                value = str(value) if isinstance(value, Path) else json.dumps([*map(str, value)])
-                setattr(self, item.name, value)
-            literals = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
-            if literals and value is not None and value not in (choices := get_args(literals[0])):
-                known = f"is unknown. Choose one of {', '.join(choices)}."
-                raise UserError(known, parameter=item.name, value=value)
-            for accepts in notes[:-1]:
-                check_range(item.name, value, accepts)
-            if kind in (bool, int, float, str | None, bool | None):
-                check_type(item.name, value, kind if item.name not in _OBJECTS else str | dict | None)
+            value = getattr(self, item.name)
+            if isinstance(value, Path):
+                value = str(value)
+            elif item.name in _LISTS and isinstance(value, list | tuple):
+                value = json.dumps([*map(str, value)])
+            setattr(self, item.name, value)
+            _check_value(item.name, value, *get_args(item.type)[:-1])
         check_type("set", self.set, str | Mapping | Sequence | None)
         for name in PATHS:
             setattr(self, name, expanded(getattr(self, name)))
         if self.delimiter in ("tab", "\\t"):
             self.delimiter = "\t"
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            wanted = "can't separate columns. Give one character, or tab."
-            raise UserError(wanted, parameter="delimiter", value=self.delimiter)
-        if self.label_delimiter == "":
-            wanted = "separates no labels. Leave it out, or give a character."
-            raise UserError(wanted, parameter="label_delimiter", value="")
+        self._check_separators()
         names = self.named_labels
         if self.label_names is not None and (len(names) < 2 or len({*names}) < len(names)):
             wanted = "must list each label once, in order: no,yes."
@@ -259,6 +261,14 @@ class Options:
             refuse_given(self, ("epochs",), f"has no effect beside {spell('max_steps')}")
         self.scheme_kwargs = cast(Any, json_object("scheme_kwargs", self.scheme_kwargs))
         self.set = cast(Any, _assignments(self.set))
+
+    def _check_separators(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            wanted = "can't separate columns. Give one character, or tab."
+            raise UserError(wanted, parameter="delimiter", value=self.delimiter)
+        if self.label_delimiter == "":
+            wanted = "separates no labels. Leave it out, or give a character."
+            raise UserError(wanted, parameter="label_delimiter", value="")
 
     @classmethod
     def of(cls, **values: Any) -> Self:

@@ -4,6 +4,7 @@ Every table maps our name of a weight to theirs, so that one table serves both d
 """
 
 import inspect
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,15 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from ..errors import UserError
 from ..tasks import TASKS
+from .particulars import Disentangled, LocalWindows, Particulars, SineTable, StoredAngles
+
+
+@dataclass(frozen=True)
+class Same:
+    """Among the values that a field may have: that of another field."""
+
+    field: str
+
 
 Needs = Mapping[str, tuple[Any, ...]]
 """The values that a field of ours may have, the usual one first. Fields are named as `flat` names them."""
@@ -28,7 +38,7 @@ GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
 """Older names of the activation of a gated network."""
 SAME_FIELDS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id", "layer_norm_eps"),
 )
 """Fields that mean the same in both, under the names of `Family.fields`."""
 _UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias": (True,)}
@@ -52,8 +62,18 @@ _INTERLEAVED: Needs = {
     "rope_parameters.rope_type": ("default",),
     "rope_parameters.rope_theta": (10000.0,),
 }
-_STORED_ANGLES: Needs = {**_HALF_SPLIT["rope"], "rope_parameters.rope_type": ("default", "longrope")}
+_STORED_ANGLES: Needs = {
+    **_HALF_SPLIT["rope"],
+    "rope_parameters.rope_type": ("default", "longrope"),
+    "rope_parameters.short_factor": (Same("rope_parameters.long_factor"),),
+    "rope_parameters.attention_factor": (1.0,),
+}
 """Of ESM, which holds a frequency for each pair: those of `longrope` with one list of factors."""
+_WINDOWS: Needs = {
+    **_ROTATED,
+    "rope_parameters.global_attn_every_n_layers": (Same("window.global_attn_every_n_layers"),),
+}
+_DISTANCES: Needs = {"deberta.norm_eps": (None, Same("layer_norm_eps"))}
 _PLAIN_DISTANCES: Needs = {
     "deberta.position_buckets": (None,),
     "deberta.share_att_key": (False,),
@@ -144,6 +164,7 @@ _ROBERTA_LM = {name: name for name in ("lm_head.dense", "lm_head.layer_norm", "l
 _BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN}
 _ROBERTA_HEADS = {**_BERT_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD}
 _SUMMARY_HEADS = {**_BERT_HEADS, "text-classification": _ROBERTA_HEAD, "multiple-choice": _SUMMARY}
+_HIDDEN_DROPOUT = {"classifier_dropout": "hidden_dropout_prob"}
 _FEW_HEADS = {name: _BERT_HEADS[name] for name in ("text-classification", "token-classification")}
 
 
@@ -154,6 +175,7 @@ class Family:
     Attributes:
         model_type: what config.json calls it.
         heads: for each task, our name of each linear layer or norm of the head, and theirs.
+        pretraining: the task of its class for pre-training.
         decoder_bias: where the decoder's bias is, if not at the decoder.
         fields: our name of a field of the configuration, and theirs, where it has another one.
         layer: names in a layer.
@@ -163,23 +185,30 @@ class Family:
         fused_by_head: they are one below the other in each head.
         renamed: parts of names in its class, and what they are called here.
         foreign: how names begin that belong to heads which PosEnc hasn't.
+        absent: of these the part of an encoder, which an export fills with zeros.
         biases: whether all its layers, norms and heads have biases. Ours that it lacks are zero.
         old_fields: names of fields in older configurations, and today's, whose value must be the same.
+        needs_padding: its class doesn't run without the padding token's number.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
         schemes: by `position_embedding_type`, what its class needs besides; first that of its checkpoints, unless they
             name another one.
         needed: what else its class needs; nothing: any value.
-        poolings: of its classifiers, the usual one first.
+        poolings: of its classifiers, and their names of them; the usual one first.
         head_norm: a norm lies between that layer and the classifier.
         dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's, or one
             of its own, where `fields` names it.
         lm_act: activation of the masked-LM head. None: the encoder's.
+        fixed: fields of its configuration that must have a value, for we have no others.
+        in_training: a dropout of ours, and the one that acts in its place, if any.
         token_types: whether it has them. If not, type 0 is merged into the words.
+        least_types: how many it has where ours has none: rows of zeros, one for each that tokenizers of pairs give.
         counts_tokens: whether left padding is as good as right: positions are counted from the tokens, or don't matter.
+        particulars: what no table can say.
     """
 
     model_type: str
     heads: dict[str, dict[str, str]]
+    pretraining: str = "fill-mask"
     decoder_bias: str | None = None
     fields: dict[str, str] = field(default_factory=dict)
     layer: dict[str, str] = field(default_factory=lambda: _BERT_LAYER)
@@ -189,22 +218,33 @@ class Family:
     fused_by_head: bool = False
     renamed: dict[str, str] = field(default_factory=dict)
     foreign: tuple[str, ...] = ("cls.seq_relationship.", "discriminator_predictions.")
+    absent: str | None = None
     biases: bool = True
     old_fields: dict[str, str] = field(default_factory=dict)
+    needs_padding: bool = False
     first_row: int | None = 0
     schemes: Mapping[str, Needs] = field(default_factory=lambda: _LEARNED)
     needed: Needs = field(default_factory=lambda: {"embedding_size": (None,)})
-    poolings: tuple[str, ...] = ("cls",)
+    poolings: dict[str, str] = field(default_factory=lambda: {"cls": "cls"})
     head_norm: bool = False
     dense: str | None = "tanh"
     lm_act: str | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    in_training: Mapping[str, str | None] = field(default_factory=dict)
     token_types: bool = True
+    least_types: int = 2
     counts_tokens: bool = True
+    particulars: Particulars = field(default_factory=Particulars)
 
     @property
     def scheme(self) -> str:
         """Of its checkpoints, unless they name another one."""
         return next(iter(self.schemes))
+
+    @property
+    def pooling(self) -> str:
+        """The usual one of its classifiers."""
+        return next(iter(self.poolings))
 
     def mismatches(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[str]:
         """Lists the fields of a PosEncConfig that its class can't hold, each with its value and those that it can.
@@ -215,7 +255,7 @@ class Family:
         """
         values = flat(fields)
         return [
-            f"{key}={values[key]!r} ({self.model_type} has {' or '.join(map(repr, accepts))})"
+            f"{key}={reprlib.repr(values[key])} ({self.model_type} has {' or '.join(map(reprlib.repr, accepts))})"
             for key, accepts in self._unmet(values, tasks)
         ]
 
@@ -250,11 +290,22 @@ class Family:
             dense = self.dense or act
             if "classifier_hidden_act" in self.fields:  # any, but there is a dense layer
                 dense = values.get("classifier_hidden_act") or dense
-            needs |= {"classifier_pooling": self.poolings, "classifier_hidden_act": (dense,)}
+            needs |= {"classifier_pooling": tuple(self.poolings), "classifier_hidden_act": (dense,)}
             needs["classifier_norm"] = (self.head_norm,)
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)
-        return {field: accepts for field, accepts in needs.items() if accepts}
+        return {
+            field: tuple(values.get(accepted.field) if isinstance(accepted, Same) else accepted for accepted in accepts)
+            for field, accepts in needs.items()
+            if accepts
+        }
+
+    def fixed_fields(self, task: str, hidden_act: str) -> dict[str, Any]:
+        """The fields of its configuration that must have a value, for a task's model and activation."""
+        if self.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
+            return {**self.fixed}
+        summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": self.dense or hidden_act}
+        return {**self.fixed, **summary}
 
     def rows_before(self, config: Any) -> int:
         """Number of rows in its table of positions before that of position 0; `config` is ours or theirs."""
@@ -368,7 +419,7 @@ _OLD_DEBERTA: dict[str, Any] = {
 _ALL = (
     Family("bert", _BERT_HEADS, decoder_bias="cls.predictions.bias", counts_tokens=False),
     *(
-        Family(name, _ROBERTA_HEADS, decoder_bias="lm_head.bias", first_row=None, lm_act="gelu")
+        Family(name, _ROBERTA_HEADS, decoder_bias="lm_head.bias", needs_padding=True, first_row=None, lm_act="gelu")
         for name in ("roberta", "xlm-roberta", "camembert")
     ),
     Family(
@@ -401,6 +452,7 @@ _ALL = (
             **_SUMMARY_HEADS,
             "fill-mask": _lm("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"),
         },
+        pretraining="feature-extraction",
         needed={},
         dense="gelu",
         lm_act="gelu",
@@ -410,10 +462,12 @@ _ALL = (
         "roformer",
         _SUMMARY_HEADS,
         decoder_bias="cls.predictions.bias",
-        fields={"classifier_dropout": "hidden_dropout_prob"},
+        fields=_HIDDEN_DROPOUT,
         schemes={"rope": _INTERLEAVED},
         needed={},
         dense=None,
+        in_training=_HIDDEN_DROPOUT,
+        particulars=SineTable(),
     ),
     Family(
         "jina_embeddings_v3",
@@ -440,6 +494,7 @@ _ALL = (
             "rotary_emb_base": "rope_theta",
             "rotary_emb_fraction": "partial_rotary_factor",
         },
+        needs_padding=True,
         schemes=_HALF_SPLIT,
         needed={**_GATED, **_NO_BIASES},
     ),
@@ -466,12 +521,13 @@ _ALL = (
         fused={"attn.Wqkv": ("attn.query", "attn.key", "attn.value"), "mlp.Wi": ("mlp.gate_proj", "mlp.up_proj")},
         foreign=("head.", "classifier."),
         biases=False,
-        schemes={"rope+window": _ROTATED},
+        schemes={"rope+window": _WINDOWS},
         needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_but_first",)},
-        poolings=("cls", "mean"),
+        poolings={"cls": "cls", "mean": "mean"},
         head_norm=True,
         dense=None,
         token_types=False,
+        particulars=LocalWindows(),
     ),
     Family(
         "gte",
@@ -481,6 +537,7 @@ _ALL = (
         schemes=_HALF_SPLIT,
         needed=_GATED,
         lm_act="gelu",
+        least_types=0,
     ),
     *(
         Family(
@@ -492,16 +549,20 @@ _ALL = (
             foreign=("lm_predictions.", "mask_predictions.", "cls.seq_relationship."),
             schemes={"deberta": needs, "learned+deberta": {**needs, "learned.dropout": (0.0,)}},
             dense="gelu",
+            fixed={"relative_attention": True, "pooler_hidden_act": "gelu"},
+            in_training={"deberta.dropout": "hidden_dropout_prob"},
+            least_types=0,
             counts_tokens=False,
+            particulars=Disentangled(has_buckets=name == "deberta-v2"),
             **names,
         )
-        for name, needs, names in (("deberta-v2", {}, {}), ("deberta", _PLAIN_DISTANCES, _OLD_DEBERTA))
+        for name, needs, names in (("deberta-v2", _DISTANCES, {}), ("deberta", _PLAIN_DISTANCES, _OLD_DEBERTA))
     ),
     Family(
         "esm",
         {**_FEW_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD},
         decoder_bias="lm_head.bias",
-        fields={"classifier_dropout": "hidden_dropout_prob"},
+        fields=_HIDDEN_DROPOUT,
         layer=_ESM_LAYER,
         embeddings={
             **_EMBEDDINGS,
@@ -509,6 +570,8 @@ _ALL = (
             "norm": "encoder.emb_layer_norm_after",
         },
         foreign=("contact_head.",),
+        absent="contact_head.",
+        needs_padding=True,
         first_row=None,
         schemes={"rope": _STORED_ANGLES, **_LEARNED},
         needed={
@@ -518,7 +581,9 @@ _ALL = (
             "token_dropout": (),
             "type_vocab_size": (0,),
         },
+        in_training=_HIDDEN_DROPOUT,
         token_types=False,
+        particulars=StoredAngles(),
     ),
     Family(
         "eurobert",
@@ -532,20 +597,23 @@ _ALL = (
         old_fields={"clf_pooling": "classifier_pooling"},
         schemes=_HALF_SPLIT,
         needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_only",), "norm_type": ("rms_norm",)},
-        poolings=("mean", "cls"),
+        poolings={"mean": "mean", "cls": "bos"},
         dense="gelu",
+        in_training={"hidden_dropout_prob": None},
         token_types=False,
     ),
     Family(
         "mpnet",
         _ROBERTA_HEADS,
         decoder_bias="lm_head.bias",
-        fields={"classifier_dropout": "hidden_dropout_prob"},
+        fields=_HIDDEN_DROPOUT,
         layer=_MPNET_LAYER,
         first_row=2,
         # It counts positions from token 1 as padding, whatever its configuration says.
         schemes={"learned+t5": {**_T5, "learned.dropout": (0.0,), "pad_token_id": (1,)}, "t5": _T5},
         lm_act="gelu",
+        fixed={"relative_attention_num_buckets": 32},
+        in_training=_HIDDEN_DROPOUT,
         token_types=False,
     ),
 )
@@ -578,10 +646,3 @@ def check_known(model_type: str) -> None:
         raise UserError(
             f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
         )
-
-
-def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
-    """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
-    if family.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
-        return {}
-    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": family.dense or hidden_act}

@@ -8,7 +8,7 @@ from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
 from ..tasks import task_of as class_task
-from .families import GATED_ACTS, SAME_FIELDS, Family, a_model, summary
+from .families import GATED_ACTS, SAME_FIELDS, Family, a_model
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -20,10 +20,6 @@ _CANT = (
 """Fields that must not be set: our body lacks these features."""
 _BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
-
-
-_POOLINGS = {"bos": "cls", "late": "mean"}
-"""EuroBERT's names; the last one's head is refused where it would be kept."""
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -43,12 +39,10 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
         if value := raw.get(name):
             what = f"is {a_model(family.model_type)} with {name}={value!r}"
             raise UserError(f"{source!r} {what}, which PosEnc's body can't express.")
-    if family.first_row is None and config.pad_token_id is None:
-        counts = getattr(config, "position_embedding_type", None) != "rotary"
-        why = "counts positions from it" if counts else "of transformers doesn't run without one"
+    if family.needs_padding and config.pad_token_id is None:
         raise UserError(
-            f"{source!r} has pad_token_id=None, and {a_model(family.model_type)} {why}. Put the padding token's number "
-            "into its config.json."
+            f"{source!r} has pad_token_id=None, and {a_model(family.model_type)} needs one. Put the padding token's "
+            "number into its config.json."
         )
     _check_body(family, config, raw, source)
     fields = _body(family, config, task)
@@ -93,17 +87,16 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields = family.usual_fields(family.scheme)
     fields |= {name: getattr(config, family.fields.get(name, name), fields.get(name, 0.0)) for name in SAME_FIELDS}
-    pooling = getattr(config, "classifier_pooling", fields["classifier_pooling"])
+    pooling = getattr(config, "classifier_pooling", None)
     dense = family.dense or fields["hidden_act"]
     fields |= {
-        "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
         "classifier_hidden_act": getattr(config, family.fields.get("classifier_hidden_act", ""), dense),
-        "classifier_pooling": _POOLINGS.get(pooling, pooling),
+        "classifier_pooling": next((ours for ours, name in family.poolings.items() if name == pooling), family.pooling),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
-    if family.model_type in ("distilbert", "deberta-v2", "deberta") and task == "token-classification":
+    if task == "token-classification" and "classifier_dropout" in family.fields:  # by such a name texts' alone
         fields["classifier_dropout"] = None
     if getattr(config, "embedding_size", None) not in (None, config.hidden_size):
         fields["embedding_size"] = config.embedding_size
@@ -114,107 +107,17 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
     """Sets the scheme with its arguments, and how many positions it has; refuses what the class can't hold."""
     fields["max_position_embeddings"] = config.max_position_embeddings
     if family.scheme == "learned" and kind != "absolute":
-        if kind not in ("relative_key", "relative_key_query") or family.model_type == "distilbert":
+        if kind not in ("relative_key", "relative_key_query"):
             raise UserError(
-                f"{source!r} has position_embedding_type={kind!r}, which {a_model(family.model_type)} can't have. "
-                "Known are absolute, relative_key and relative_key_query."
+                f"{source!r} has position_embedding_type={kind!r}. Known are absolute, relative_key and "
+                "relative_key_query."
             )
         fields |= {"position_embedding_type": kind, "position_embedding_kwargs": None}
         return
     fields["max_position_embeddings"] -= family.rows_before(config)
-    if family.scheme == "deberta":
-        fields |= _disentangled(family, config, source)
-    if family.model_type == "esm":
-        fields |= _protein(config, source)
-    if family.model_type == "mpnet":
-        fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
-    if family.model_type == "modernbert":
-        fields["rope_parameters"] = _modernbert_rope(config, fields["position_embedding_kwargs"], source)
-    elif getattr(config, "rope_parameters", None):
-        fields["rope_parameters"] = dict(config.rope_parameters)
+    fields |= family.particulars.ours(config, source)
     if problems := family.mismatches(fields, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
-
-
-TERMS = {"c2p": ["c2p"], "p2c": ["p2c"], "both": ["p2c", "c2p"]}
-"""What the scheme `deberta` calls a DeBERTa's `pos_att_type`, and that."""
-
-
-def _refuse_unlike(config: Any, fits: dict[str, bool], source: str, can: str) -> None:
-    if unlike := [f"{name}={getattr(config, name, None)!r}" for name in fits if not fits[name]]:
-        raise UserError(f"{source!r} has {', '.join(unlike)}. PosEnc can express {can}")
-
-
-def _disentangled(family: Family, config: Any, source: str) -> dict[str, Any]:
-    """The scheme of a DeBERTa, with its arguments."""
-    norms = getattr(config, "norm_rel_ebd", "none")
-    kinds = sorted(config.pos_att_type or (), reverse=True)
-    fits = {
-        "relative_attention": config.relative_attention,
-        "pos_att_type": kinds in TERMS.values(),
-        "norm_rel_ebd": norms in ("none", "layer_norm"),
-        "pooler_hidden_size": config.pooler_hidden_size == config.hidden_size,
-        "pooler_hidden_act": config.pooler_hidden_act == "gelu",
-    }
-    can = (
-        "relative_attention=true, with pos_att_type c2p, p2c or both, norm_rel_ebd none or layer_norm, and a pooler as "
-        "wide as the encoder, with gelu."
-    )
-    _refuse_unlike(config, fits, source, can)
-    buckets = getattr(config, "position_buckets", -1)
-    longest = config.max_relative_positions
-    arguments = {
-        "terms": next(terms for terms, types in TERMS.items() if types == kinds),
-        "max_distance": longest if longest > 0 else config.max_position_embeddings,
-        "position_buckets": buckets if buckets > 0 else None,
-        "share_att_key": bool(getattr(config, "share_att_key", False)),
-        "norm_eps": config.layer_norm_eps if norms == "layer_norm" else None,
-        "dropout": config.hidden_dropout_prob,
-    }
-    if not config.position_biased_input:
-        return {"position_embedding_type": "deberta", "position_embedding_kwargs": arguments}
-    both = {"learned": {"dropout": 0.0}, "deberta": arguments}
-    return {"position_embedding_type": "learned+deberta", "position_embedding_kwargs": both}
-
-
-def _protein(config: Any, source: str) -> dict[str, Any]:
-    """The scheme of an ESM, its norms and its token dropout."""
-    kind = config.position_embedding_type
-    fits = {
-        "position_embedding_type": kind in ("rotary", "absolute"),
-        "mask_token_id": not config.token_dropout or config.mask_token_id is not None,
-    }
-    _refuse_unlike(config, fits, source, "rotary and absolute positions, and a token dropout of the mask token.")
-    fields = {
-        "norm_position": "pre" if config.emb_layer_norm_before else "pre_only",
-        "token_dropout": config.mask_token_id if config.token_dropout else None,
-    }
-    if kind == "absolute":
-        return {**fields, "position_embedding_type": "learned", "position_embedding_kwargs": None}
-    return {**fields, "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
-
-
-def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
-    """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
-    of_kind = config.rope_parameters
-    kinds = list(config.layer_types)
-    every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), max(len(kinds), 2))
-    whole, local = of_kind["full_attention"], of_kind["sliding_attention"]
-    expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
-    plain = {"rope_type": "default", "rope_theta": local["rope_theta"]}
-    fits = {
-        "layer_types": kinds == expected and every > 1,
-        "rope_parameters": local == plain and None not in (whole["rope_theta"], local["rope_theta"]),
-        "local_attention": config.sliding_window > 0,
-    }
-    can = (
-        "a global layer and then the same number of local ones, again and again; local layers with a theta, whose RoPE "
-        "isn't scaled; and windows of a token or more to either side."
-    )
-    _refuse_unlike(config, fits, source, can)
-    every_n = {"global_attn_every_n_layers": every}
-    arguments["window"] = {"sliding_window": config.sliding_window, **every_n}
-    return {**whole, "local_rope_theta": local["rope_theta"], **every_n}
 
 
 def _check_head(family: Family, config: Any, task: str, act: str, source: str) -> None:
@@ -230,10 +133,10 @@ def _check_head(family: Family, config: Any, task: str, act: str, source: str) -
             f"{source!r} has classifier_pooling='late', a mean of the tokens' scores; PosEnc's classifiers score a "
             f"mean. Convert the encoder alone: {spell('head', 'feature-extraction')}."
         )
-    for name, wanted in summary(family, task, act).items():
+    for name, wanted in family.fixed_fields(task, act).items():
         value = getattr(config, name, None)
         if value != wanted:
-            raise UserError(f"{source!r} has {name}={value!r}; PosEnc's multiple choice can express {wanted!r}.")
+            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {wanted!r} alone.")
 
 
 _TRANSLATED = (

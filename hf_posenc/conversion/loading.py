@@ -26,11 +26,10 @@ from ..tasks import task_of as class_task
 from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
 from .fields import our_fields
 from .originals import is_jina_bert, todays_config
+from .particulars import POSITIONS
 from .report import Accounting
 
-_TABLE = "embeddings.position_embeddings.weight"
 _DECODER = "lm_head.decoder.weight"
-_FREQUENCIES = "rotary_embeddings.inv_freq"
 
 
 def _family_of(raw: dict[str, Any], source: str) -> Family:
@@ -61,7 +60,7 @@ def _task_of(family: Family, architectures: list[str] | None, source: str, wante
     """
     name = str((architectures or ["Model"])[0])
     if name.endswith("ForPreTraining"):
-        return "feature-extraction" if family.model_type == "electra" else "fill-mask"
+        return family.pretraining
     task = class_task(name)
     if task in ("feature-extraction", *family.heads):
         return task
@@ -182,8 +181,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     if names and source.task == "fill-mask" and not any(name.startswith("cls.") for name in names):
         theirs.architectures = None  # they name a head that published files don't hold
     source_task = _task_of(family, theirs.architectures, source.name, wanted)
-    task = wanted or source_task
-    assert task is not None
+    task = wanted or str(source_task)
     if task == "question-answering" and source_task != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
@@ -192,8 +190,8 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
     encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
     head, again = _head_of(family, task, read.state)
+    needed = {*encoder.values(), *head.values()}
     if family is JINA_BERT:  # no class has said it
-        needed = {*encoder.values(), *head.values()}
         read = replace(read, missing=needed - set(read.state), surplus=set(read.state) - needed)
     if not theirs.architectures and not read.random & set(head.values()):
         source_task = task
@@ -202,7 +200,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         source_task = None
     positions = _positions_of(source, family, theirs, config, read)
     state = read.state | positions.tensors
-    zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})
+    zeros = {} if family.biases else _zeros(state, needed)
     counters = {name: "a counter, not a weight" for name in _todays_names(source, family) if name.endswith(COUNTERS)}
     surplus = (read.surplus | set(counters)) - set(positions.tensors)
     unlike = {name for name in state if name.startswith(family.foreign)}
@@ -236,7 +234,7 @@ def _read_apart(source: Checkpoint, family: Family, theirs: Any, task: str) -> I
     if words is not None and (decoder := family.head_names(in_class).get(_DECODER)):
         state.setdefault(decoder, words)  # some heads decode with the word embeddings
     # Its class ignores some names, and lists only others.
-    unsaid = {name for name in names if name.startswith((*family.foreign, _TABLE))} - set(read.state)
+    unsaid = {name for name in names if name.startswith((*family.foreign, POSITIONS))} - set(read.state)
     return replace(
         read,
         state=state,
@@ -305,17 +303,11 @@ def _positions_of(
     """The positions of a checkpoint whose class reads them otherwise; nothing for the others."""
     if _is_relative(config):
         return _relative_tables(source, family, config)
-    if family.model_type == "roformer":
-        _check_sines(read.model, source.name)
-        return _Positions(reasons={"encoder.embed_positions.weight": "a table of sines, which is computed"})
-    if config.position_embedding_type == "deberta" or _FREQUENCIES in read.state:
-        reasons = {_TABLE: "a table of positions, which the model doesn't add"}
-        notes = _take_frequencies(config, read.state[_FREQUENCIES]) if _FREQUENCIES in read.state else []
-        return _Positions(reasons={**reasons, _FREQUENCIES: "RoPE's frequencies, which are computed"}, notes=notes)
+    reasons, notes = family.particulars.left_out(config, read, source.name)
     if first := family.rows_before(theirs):
         notes = [f"The first {first} rows of its table of positions are padding's: left out."]
-        return _Positions({_TABLE: read.state[_TABLE][first:]}, notes=notes)
-    return _Positions()
+        return _Positions({POSITIONS: read.state[POSITIONS][first:]}, notes=notes)
+    return _Positions(reasons=reasons, notes=notes)
 
 
 def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -> _Positions:
@@ -328,37 +320,7 @@ def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -
         "absolute positions, so that its numbers are wrong; here it has its relative positions, as in transformers up "
         "to 4.57."
     )
-    return _Positions(tables, {_TABLE: f"absolute positions, which a {scheme} model builds and doesn't add"}, [note])
-
-
-def _take_frequencies(config: PosEncConfig, stored: Tensor) -> list[str]:
-    """Gives RoPE the frequencies that an ESM holds, by factors of `longrope` where its config.json says others."""
-    rope: Any = make_scheme(config)
-    computed = rope.angles(torch.ones(1, dtype=torch.int64))[0]
-    if torch.allclose(computed, stored, rtol=3e-7, atol=0):
-        return []
-    factors = (computed.double() / stored.double()).tolist()
-    config.rope_parameters = {
-        **config.rope_parameters,  # type: ignore[dict-item]
-        "rope_type": "longrope",
-        "original_max_position_embeddings": config.max_position_embeddings,
-        **dict.fromkeys(("short_factor", "long_factor"), factors),
-        **dict.fromkeys(("factor", "attention_factor"), 1.0),
-    }
-    if torch.allclose(computed, stored, rtol=2**-8, atol=0):
-        return ["Its RoPE has stored frequencies, rounded to 16 bits: kept, as factors of longrope."]
-    theta = config.rope_parameters["rope_theta"]
-    return [
-        f"Its RoPE has stored frequencies that aren't those of rope_theta={theta} in its config.json: kept, as factors "
-        "of longrope, for its class computes with them too."
-    ]
-
-
-def _check_sines(model: Any, name: str) -> None:
-    """Refuses a RoFormer whose table of positions has been trained."""
-    sines = model.base_model.encoder.embed_positions
-    if (sines.weight - sines.create_weight()).abs().max() > 1e-3:
-        raise UserError(f"{name!r}: its table of positions isn't RoFormer's sines, which 'rope' computes.")
+    return _Positions(tables, {POSITIONS: f"absolute positions, which a {scheme} model builds and doesn't add"}, [note])
 
 
 # ---- each weight in its place ---------------------------------------------------------------------------------------

@@ -223,31 +223,59 @@ def _carry_over(
 ) -> list[dict[str, Any]]:
     old = parts_of(original)
     new = parts_of(model)
-    kept = [name for name in new if name in old]
-    carried = [line for name in kept for line in _copy_part(name, old[name], new[name], extension)]
-    gone, came = ({name: part for name, part in parts.items() if name not in kept} for parts in (old, new))
+    gone = _without(old, new)
+    came = _without(new, old)
+    kept = _without(new, came)
+    carried: list[dict[str, Any]] = []
+    for name, part in kept.items():
+        carried += _copy_part(name, old[name], part, extension)
     carried += _carry_vectors(model, old, gone, came, tokenizer)
-    scale = original.base_model.position.query_scale / model.base_model.position.query_scale
-    if scale != 1.0:
-        for layer in model.base_model.layers:
-            for parameter in layer.attention.query.parameters():
-                parameter.mul_(scale)
-        carried.append({"what": "query weights undo the scheme's factor", "factor": scale})
+    carried += _undo_query_scale(model, original)
     for name, part in {**gone, **came}.items():
-        if getattr(part, "rotates_alone", False):
+        if _rotates_alone(part):
             carried.append({"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"})
-    turning = [p for p in came.values() if p.uses("rotate") and not getattr(p, "rotates_alone", False)]
-    biased = {name: part for name, part in came.items() if part.uses("bias") or part.uses("layer_bias")}
-    rows = random_tokens(min(original.config, model.config, key=lambda c: c.max_position_embeddings), tokenizer)
     # A scheme that stays acts on attention already, and depends on q and k as they are.
-    is_tied = any(new[name].uses(hook) for name in kept for hook in ("rotate", "bias", "layer_bias"))
-    if turning and not is_tied:
-        states = original.base_model(rows, output_hidden_states=True).hidden_states
-        for index, layer in enumerate(model.base_model.layers):
-            inputs = fitting.layer_input(original.base_model, states[index], index)
-            fitting.choose_basis(layer.attention, turning[0], inputs, index)
-        carried.append({"what": "q and k in a basis whose slow pairs hold most of q.k"})
+    is_tied = any(_uses_any(part, "rotate", "bias", "layer_bias") for part in kept.values())
+    rows = random_tokens(min(original.config, model.config, key=lambda c: c.max_position_embeddings), tokenizer)
+    if not is_tied:
+        carried += _choose_bases(model, original, came, rows)
+    biased = {name: part for name, part in came.items() if _uses_any(part, "bias", "layer_bias")}
     return carried + (fitting.fit_biases(model, original, biased, rows, is_tied) if biased else [])
+
+
+def _without(parts: Parts, others: Parts) -> Parts:
+    return {name: part for name, part in parts.items() if name not in others}
+
+
+def _uses_any(part: PositionScheme, *hooks: str) -> bool:
+    return any(map(part.uses, hooks))
+
+
+def _rotates_alone(part: PositionScheme) -> bool:
+    return getattr(part, "rotates_alone", False)
+
+
+def _undo_query_scale(model: Any, original: Any) -> list[dict[str, Any]]:
+    """Multiplies the query's weights by what the new scheme's factor changes."""
+    scale = original.base_model.position.query_scale / model.base_model.position.query_scale
+    if scale == 1.0:
+        return []
+    for layer in model.base_model.layers:
+        for parameter in layer.attention.query.parameters():
+            parameter.mul_(scale)
+    return [{"what": "query weights undo the scheme's factor", "factor": scale}]
+
+
+def _choose_bases(model: Any, original: Any, came: Parts, rows: torch.Tensor) -> list[dict[str, Any]]:
+    """Gives q and k of each layer the basis in which a rotation that came changes q.k least."""
+    turning = next((part for part in came.values() if part.uses("rotate") and not _rotates_alone(part)), None)
+    if turning is None:
+        return []
+    states = original.base_model(rows, output_hidden_states=True).hidden_states
+    for index, layer in enumerate(model.base_model.layers):
+        inputs = fitting.layer_input(original.base_model, states[index], index)
+        fitting.choose_basis(layer.attention, turning, inputs, index)
+    return [{"what": "q and k in a basis whose slow pairs hold most of q.k"}]
 
 
 def _carry_vectors(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import UserError, spell
@@ -132,25 +132,30 @@ def find_columns(table: Table, options: Options, known: Columns | None = None, *
         UserError: a named column isn't there, or none is named and not exactly one has a usual name. The message lists
             the columns and the options for all that is missing. Or texts aren't put together as the checkpoint's.
     """
-    texts = _candidates(table, options.text_column, "text_column", known.text if known else None, _TEXTS)
-    labels = _candidates(table, options.label_column, "label_column", known.labels if known else None, _LABELS)
+    known = known or Columns((), ())
+    texts = _candidates(table, options.text_column, "text_column", known.text, _TEXTS)
+    labels = _candidates(table, options.label_column, "label_column", known.labels, _LABELS)
     if len(texts) == 1 and len(labels) > 1:  # a text may be called label
         labels = [columns for columns in labels if not set(columns) & set(texts[0])]
     if len(texts) != 1 or (needs_label and len(labels) != 1):
         raise _unnamed(table, texts, labels if needs_label else _LABELS[:1])
-    text = texts[0]
-    label = labels[0] if len(labels) == 1 else known.labels if known is not None else _LABELS[0]
-    separator, delimiter = options.join, options.label_delimiter
-    if known is not None:
-        delimiter = known.label_delimiter if delimiter is None else delimiter
-        separator = known.separator if separator is None and len(text) > 1 else separator
-    columns = Columns(text, label, separator, delimiter)
+    label = labels[0] if len(labels) == 1 else known.labels or _LABELS[0]
+    columns = _as_remembered(Columns(texts[0], label, options.join, options.label_delimiter), known)
     _check_join(columns, options)
-    if needs_label and set(label) & set(text):
+    if needs_label and set(label) & set(columns.text):
         another = spell("label_column")
         raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with {another}.")
-    if known is not None:
+    if known.text:
         _check_as_trained(columns, known, is_named=options.text_column is not None)
+    return columns
+
+
+def _as_remembered(columns: Columns, known: Columns) -> Columns:
+    """The columns with a checkpoint's separator of several texts and delimiter of labels, where they have none."""
+    if columns.separator is None and len(columns.text) > 1:
+        columns = replace(columns, separator=known.separator)
+    if columns.label_delimiter is None:
+        columns = replace(columns, label_delimiter=known.label_delimiter)
     return columns
 
 
@@ -188,7 +193,7 @@ def _candidates(
     table: Table,
     option: str | None,
     parameter: str,
-    remembered: tuple[str, ...] | None,
+    remembered: tuple[str, ...],
     usual: Sequence[tuple[str, ...]],
 ) -> Sequence[tuple[str, ...]]:
     """The columns that an option names, else a checkpoint's, else all choices of usual names.
@@ -203,7 +208,7 @@ def _candidates(
             raise UserError(form, parameter=parameter, value=option)
         require_columns(table, chosen, parameter)
         return [chosen]
-    if remembered is not None and set(remembered) <= set(names):
+    if remembered and set(remembered) <= set(names):
         return [remembered]
     there = [columns for columns in usual if set(columns) <= set(names)]
     return [columns for columns in there if not any(set(columns) < set(others) for others in there)]

@@ -168,27 +168,23 @@ def _labelled(
 
 def _read(table: Table, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
     """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
-    name, delimiter = columns.label, columns.label_delimiter
+    name = columns.label
     require_columns(table, columns.labels, "label_column", split)
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None:
         _refuse_answers(table, name)
-    cells, is_numeric = _cells_of_labels(table, name, delimiter)
+    cells, is_numeric = _cells_of_labels(table, name, columns.label_delimiter)
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     declared = table.classes(name)
     if is_list and declared is None:
         rows = _names_of_marks(rows, options.named_labels, name)
-    items = [item for row in rows if row is not None for item in row]
-    where_from = f"Column {name!r} of the {split} data"
-    if odd := [item for item in items if not isinstance(item, str | int | float)]:
-        raise UserError(f"{where_from} has {odd[0]!r:.60}, which is no label, word or number.")
-    kind = _kind_of(items, is_numeric)
-    if is_list and kind == "real" and delimiter is None:
+    kind = _kind_of(list(chain.from_iterable(filter(None, rows))), is_numeric, f"Column {name!r} of the {split} data")
+    if is_list and kind == "real" and columns.label_delimiter is None:
         raise UserError(
-            f"{where_from} has lists of numbers with fractions. List the names of the labels that apply to each text, "
-            f"or give columns of 0 and 1: {spell('label_column', 'a,b')}."
+            f"Column {name!r} of the {split} data has lists of numbers with fractions. List the names of the labels "
+            f"that apply to each text, or give columns of 0 and 1: {spell('label_column', 'a,b')}."
         )
     known = declared or _said_of_numbers(kind, options)
     names = [None if row is None else [_name_of(item, kind, known, spelt) for item in row] for row in rows]
@@ -227,8 +223,14 @@ def _parted(cells: list[Any], delimiter: str) -> list[Any]:
     return [[part for part in map(str.strip, parts) if part] for parts in parted]
 
 
-def _kind_of(items: list[Any], is_numeric: bool) -> str:
-    """The way labels are written; see `_Column`. `is_numeric`: as words that are numbers."""
+def _kind_of(items: list[Any], is_numeric: bool, column: str) -> str:
+    """The way labels are written; see `_Column`. `is_numeric`: as words that are numbers.
+
+    Raises:
+        UserError: one is no label.
+    """
+    if odd := [item for item in items if not isinstance(item, str | int | float)]:
+        raise UserError(f"{column} has {odd[0]!r:.60}, which is no label, word or number.")
     if not is_numeric and any(isinstance(item, str | bool) for item in items):
         return "words"
     return "whole" if all(float(item).is_integer() for item in items) else "real"

@@ -4,13 +4,15 @@ import math
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
 from tqdm import tqdm
@@ -19,8 +21,7 @@ from ..errors import UserError, spell
 from ..options import Options
 from .columns import Columns, find_columns, is_missing
 from .labels import Known, Labels, encode_labels, refuse_far_from_zero, standard_units
-from .slips import label_slips, normalized, repetitions
-from .tables import LINE, Table, counted
+from .tables import LINE, Table, counted, listed
 from .tokenizer import cut_rows
 
 TEXTS = ("text", "text_pair")
@@ -99,10 +100,10 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
     texts = {split: columns.texts(table) for split, table in tables.items()}
     labels, numbers = encode_labels(tables, columns, options, known)
     is_unscored = trains and "test" in tables and numbers["test"] is None
+    used = {split: table for split, table in tables.items() if not (is_unscored and split == "test")}
     parts = {
         split: _usable_rows(split, table, texts[split], numbers[split], labels, options)
-        for split, table in tables.items()
-        if not (is_unscored and split == "test")
+        for split, table in used.items()
     }
     facts = [columns.sentence(first.names), labels.sentence()]
     for split, part in parts.items():
@@ -117,15 +118,22 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         doubts += _check_labels_vary(targets, labels, are_listed)
         if labels.problem_type == "regression":
             labels = _in_standard_units(labels, columns.label, targets)
-        doubts += label_slips(labels, numbers["train"] or (), tables["train"])
-        doubts += repetitions(parts["train"], marks, tables["train"])
+        doubts += _repetitions(parts["train"], marks, tables["train"])
         facts += chosen
         trained = frozenset(marks)
-    for split, part in parts.items():
-        if split != "train" and (shared := sum(mark in trained for mark in part[_MARK][:])):
-            what = f"{shared:,} of {counted(len(part), f'{split} text')}"
-            doubts.append(f"{what} also in the training data: scores on them say little.")
+    doubts += _shared_with(trained, parts)
     return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts))
+
+
+def _shared_with(trained: Collection[int], parts: Mapping[str, Dataset]) -> list[str]:
+    """A sentence on each split to score on that has texts of these marks."""
+    doubts = []
+    for split in (name for name in parts if name != "train"):
+        marks = parts[split][_MARK][:]
+        if shared := sum(mark in trained for mark in marks):
+            what = f"{shared:,} of {counted(len(marks), f'{split} text')}"
+            doubts.append(f"{what} also in the training data: scores on them say little.")
+    return doubts
 
 
 def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) -> tuple[dict[str, Dataset], list[str]]:
@@ -173,7 +181,8 @@ def _usable_rows(
     blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if any(map(is_missing, cells))]
     if not options.skip_missing:
         table.refuse_missing(split, blank, "text", "no pair" if len(texts) > 1 else "none")
-    dropped = {*blank, *(row for row, number in enumerate(numbers or ()) if number is None)}
+    unlabelled = [row for row, number in enumerate(numbers or ()) if number is None]
+    dropped = {*blank, *unlabelled}
     kept = [row for row in range(len(table)) if row not in dropped]
     if not kept:
         raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
@@ -185,9 +194,9 @@ def _usable_rows(
     kinds: dict[str, Any] = {name: Value("string") for name in columns} | {LINE: Value("int64"), _MARK: Value("uint64")}
     if numbers is not None:
         columns["labels"], kinds["labels"] = numbers, _TARGETS[labels.problem_type]
-    columns = {name: [cells[row] for row in kept] if dropped else cells for name, cells in columns.items()}
     features = Features(kinds)
-    return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=DatasetInfo(features=features))
+    rows = pa.Table.from_pydict(columns, schema=features.arrow_schema)
+    return Dataset(rows.take(kept) if dropped else rows, info=DatasetInfo(features=features))
 
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:
@@ -221,7 +230,7 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     """
     marks = []
     for parts in zip(*texts, strict=True):
-        joined = "\x1f".join(normalized(text) for text in parts)
+        joined = "\x1f".join(" ".join(normalize("NFKC", text).casefold().split()) for text in parts)
         marks.append(int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest()))
     return marks
 
@@ -266,6 +275,28 @@ def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random |
     return sorted(kept)
 
 
+def _repetitions(part: Dataset, marks: Sequence[int], table: Table) -> list[str]:
+    """Sentences on rows with the text of an earlier one: with the same label, counted; with another one, listed.
+
+    Args:
+        part: the rows that are trained on.
+        marks: of their texts.
+        table: of which they are rows.
+    """
+    frame = pd.DataFrame({"mark": marks, "label": list(map(str, part["labels"][:]))})
+    distinct = frame.drop_duplicates()
+    said = []
+    if copies := len(frame) - len(distinct):
+        said.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
+    contradictory = distinct[distinct["mark"].duplicated(keep=False)]
+    if len(contradictory):
+        groups = contradictory.groupby("mark", sort=False).groups.values()
+        lines = part[LINE]
+        spelt = listed([table.at([lines[int(row)] for row in rows[:3]], len(rows)) for rows in groups])
+        said.append(f"{counted(len(groups), 'training text')} with different labels in different rows: {spelt}.")
+    return said
+
+
 def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: float) -> set[int]:
     """The marks of the texts to validate on: all rows of a text on one side, in every run, each label in its share.
 
@@ -283,14 +314,7 @@ def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: floa
     """
     sizes = Counter(marks)
     total = len(marks)
-    of_text: dict[int, Any] = dict(zip(reversed(marks), reversed(labels or [None] * total), strict=True))
-    if labels and isinstance(labels[0], list):
-        several = {mark: [number for number, on in enumerate(label) if on] for mark, label in of_text.items()}
-        counts = Counter(chain.from_iterable(several.values()))
-        of_text = {mark: min(them, key=lambda n: (counts[n], n), default=None) for mark, them in several.items()}
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for mark, label in sorted(of_text.items()):
-        groups[label].append(mark)
+    groups = _texts_by_label(marks, labels or [None] * total)
     spare = [texts[:-1] for texts in groups.values() if len(texts) > 1]
     if not spare:
         what = f"There is one training text of each of {len(groups)} labels (in {total:,} rows) and no validation data"
@@ -313,6 +337,19 @@ def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: floa
             chosen.add(mark)
             rows += sizes[mark]
     return chosen
+
+
+def _texts_by_label(marks: Sequence[int], labels: Sequence[Any]) -> dict[Hashable, list[int]]:
+    """The marks of the texts of each label, in order; see `choose_texts`."""
+    of_text: dict[int, Any] = dict(zip(reversed(marks), reversed(labels), strict=True))
+    if isinstance(labels[0], list):
+        several = {mark: np.flatnonzero(label).tolist() for mark, label in of_text.items()}
+        counts = Counter(chain.from_iterable(several.values()))
+        of_text = {mark: min(them, key=lambda n: (counts[n], n), default=None) for mark, them in several.items()}
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for mark, label in sorted(of_text.items()):
+        groups[label].append(mark)
+    return groups
 
 
 # ---- token ids ------------------------------------------------------------------------------------------------------

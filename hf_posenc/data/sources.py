@@ -92,13 +92,18 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
     is_named = options.format is not None or kind_of(folder) in KINDS
     if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
         return {"train": name}
-    is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
+    is_saved = any((folder / file).exists() for file in ("dataset_dict.json", "dataset_info.json"))
     if folder.is_dir() and not is_saved:
         return _files_in(folder)
+    return _data_set(name, folder if is_saved else None, options)
+
+
+def _data_set(name: str, folder: Path | None, options: Options) -> Mapping[str, Dataset]:
+    """The splits of a data set that was saved into a folder, or of one on the Hub."""
     refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, {spell('data', name)} is none")
     check_local("data", name)
     with readable(spell("data", name), "It must be a file, a folder, a name on the Hub, or blimp_order."):
-        loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
+        loaded = load_dataset(name, options.data_config) if folder is None else load_from_disk(str(folder))
         return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
 
 

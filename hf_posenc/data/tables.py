@@ -97,8 +97,6 @@ class Table:
             count: of all.
         """
         word = "row" if self.kind in ("json", "datasets") else "line"
-        if not count:
-            return f"no {word}"
         numbers = [str(line) for line in lines]
         if count > len(numbers):
             numbers.append(f"{count - len(numbers):,} more")

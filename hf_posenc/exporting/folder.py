@@ -59,7 +59,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, staging: Path) -> None:
     if not (staging / "tokenizer.json").is_file():
         raise UserError(
             f"{tokenizer.name_or_path!r}: {type(tokenizer).__name__} has no tokenizer.json, which servers read. Put "
-            f"that of a fast tokenizer with the same ids into the folder; {spell('to', 'native')} takes it as it is."
+            f"that of a fast tokenizer with the same ids into the folder; {spell('to', 'native')} needs none."
         )
 
 

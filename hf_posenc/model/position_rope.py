@@ -11,19 +11,19 @@ from .scheme_rotated import RotatedPosition
 from .unpadding import Tokens
 
 _LENGTH = "original_max_position_embeddings"
-# What each type takes beyond `ROPE_COMMON`: keys it needs, and keys with a default (None: derived, or left out).
-ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "default": ((), {}),
-    "linear": (("factor",), {}),
-    "dynamic": (("factor", _LENGTH), {}),
+# What each type takes beyond `ROPE_COMMON`: keys it needs, keys with a default, and those that are derived or left out.
+ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]] = {
+    "default": ((), {}, ()),
+    "linear": (("factor",), {}, ()),
+    "dynamic": (("factor", _LENGTH), {}, ()),
     "yarn": (
         ("factor", _LENGTH),
-        {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
-        | dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim")),
+        {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
+        ("attention_factor", "mscale", "mscale_all_dim"),
     ),
-    "longrope": (("short_factor", "long_factor", _LENGTH), dict.fromkeys(("factor", "attention_factor"))),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor", _LENGTH), {}),
-    "proportional": ((), {"factor": 1.0}),
+    "longrope": (("short_factor", "long_factor", _LENGTH), {}, ("factor", "attention_factor")),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", _LENGTH), {}, ()),
+    "proportional": ((), {"factor": 1.0}, ()),
 }
 _FACTORS: Check = (
     lambda value: isinstance(value, (list, tuple)) and all(map(positive()[0], value)),
@@ -55,34 +55,34 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
     Raises:
         ValueError: an unknown `rope_type`, a key that it doesn't take or lacks, or a value out of range.
     """
-    parameters = PLAIN_ROPE | {key: value for key, value in (wanted or {}).items() if value is not None}
-    rope_type = require("rope_parameters: rope_type", parameters["rope_type"], _CHECKS["rope_type"])
-    required, optional = ROPE_TYPES[rope_type]
-    if _LENGTH in required and max_positions is not None:
-        parameters.setdefault(_LENGTH, max_positions)
-    for key in sorted(parameters.keys() ^ {*required}):
-        if key not in parameters or key not in (*ROPE_COMMON, _LENGTH, *optional):
-            what = "has no" if key in parameters else "lacks"
-            raise ValueError(
-                f"rope_parameters {what} {key!r} for rope_type={rope_type!r}, which needs "
-                f"{', '.join(required) or 'nothing'} and takes {', '.join((*ROPE_COMMON, _LENGTH, *optional))}."
-            )
+    given = {key: value for key, value in (wanted or {}).items() if value is not None}
+    rope_type = require("rope_parameters: rope_type", given.get("rope_type", "default"), _CHECKS["rope_type"])
+    required, defaults, _ = ROPE_TYPES[rope_type]
+    length = {_LENGTH: max_positions} if _LENGTH in required and max_positions is not None else {}
+    parameters = {**PLAIN_ROPE, **defaults, **length, **given}
+    _check_rope(parameters, *ROPE_TYPES[rope_type])
+    trained: Any = parameters.get(_LENGTH)
+    if rope_type == "longrope":
+        parameters.setdefault("factor", max(1.0, (max_positions or trained) / trained))
+    if rope_type == "dynamic":  # which is all that transformers reads of it
+        parameters[_LENGTH] = min(trained, max_positions or trained)
+    return parameters
+
+
+def _check_rope(parameters: dict[str, Any], required: tuple[str, ...], *optional: Any) -> None:
+    takes = [*ROPE_COMMON, _LENGTH, *(key for keys in optional for key in keys)]
+    for key in sorted((parameters.keys() ^ {*required}) - ({*takes} - {*required})):
+        what = f"{'has no' if key in parameters else 'lacks'} {key!r} for rope_type={parameters['rope_type']!r}"
+        needs = ", ".join(required) or "nothing"
+        raise ValueError(f"rope_parameters {what}, which needs {needs} and takes {', '.join(takes)}.")
     for key, value in parameters.items():
         require(f"rope_parameters: {key}", value, _CHECKS.get(key, positive()))
-    parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
-    for less, more in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
-        if less in parameters and not parameters[less] < parameters[more]:
-            raise ValueError(
-                f"rope_parameters: {less}={parameters[less]!r} must be less than {more}={parameters[more]!r}."
-            )
+    for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
+        if low in parameters and not parameters[low] < parameters[high]:
+            raise ValueError(f"rope_parameters: {low}={parameters[low]} must be less than {high}={parameters[high]}.")
     for first, other in (("mscale", "mscale_all_dim"), _LOCAL):
         if (first in parameters) != (other in parameters):
             raise ValueError(f"rope_parameters: {first} and {other} act together. Give both or neither.")
-    if rope_type == "longrope" and "factor" not in parameters:
-        parameters["factor"] = max(1.0, (max_positions or parameters[_LENGTH]) / parameters[_LENGTH])
-    if rope_type == "dynamic" and max_positions is not None:  # which is all that transformers reads of it
-        parameters[_LENGTH] = min(parameters[_LENGTH], max_positions)
-    return parameters
 
 
 class RotaryPosition(RotatedPosition):

@@ -81,6 +81,29 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
 
 def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[PositionScheme], str]]:
     """The schemes that a file defines, and what to call each."""
+    module = _import_unchanged(file)
+    schemes = [value for value in vars(module).values() if _is_scheme_of(value, module)]
+    if not schemes:
+        raise UserError(f"{file} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
+    names = {scheme: vars(scheme).get("name") for scheme in schemes}
+    unnamed = [scheme for scheme, name in names.items() if name is None]
+    new = {*(selected or "").split("+")} - {"", *SCHEMES, *names.values()}
+    if len(unnamed) == len(new) == 1:
+        names[unnamed[0]] = new.pop()
+    elif unnamed:
+        raise UserError(
+            f"{file}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
+            "each class a name, `name = 'mine'`, or select a single one by a new name."
+        )
+    return list(names.items())
+
+
+def _is_scheme_of(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == module.__name__
+
+
+def _import_unchanged(file: Path) -> ModuleType:
+    """The module of a file, which is the one that this process read first."""
     if not file.is_file():
         wanted = "is no file. Give the path of the Python file with your scheme."
         raise UserError(wanted, parameter="scheme_file", value=str(file))
@@ -90,22 +113,7 @@ def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[Position
     module = _import_in_folder(file.resolve())
     if _first_digests.setdefault(module, sha256(file)) != sha256(file):
         raise UserError(f"{file} has changed since this process read it. Start a new one, or put the file back.")
-    schemes = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == module.__name__
-    ]
-    if not schemes:
-        raise UserError(f"{file} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
-    unnamed = [scheme for scheme in schemes if "name" not in vars(scheme)]
-    free = [name for name in (selected or "").split("+") if name and name not in SCHEMES]
-    free = [name for name in free if name not in {vars(scheme).get("name") for scheme in schemes}]
-    if unnamed and not (len(unnamed) == len(free) == 1):
-        raise UserError(
-            f"{file}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
-            "each class a name, `name = 'mine'`, or select a single one by a new name."
-        )
-    return [(scheme, free[0] if scheme in unnamed else scheme.name) for scheme in schemes]
+    return module
 
 
 def _import_in_folder(file: Path) -> ModuleType:

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import psutil
-import sklearn
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, LabelBinarizer
+from sklearn.preprocessing import FunctionTransformer
 
 from ..errors import one_line
 from .metrics import compute_metrics
@@ -24,8 +21,6 @@ MOST_CHARACTERS = 5_000_000
 """Limits of the sample, so that the baseline takes seconds."""
 MOST_WEIGHTS = 5_000_000
 """Above so many labels x words, or labels x rows, logistic regression takes gigabytes and many minutes."""
-_OF_A_WEIGHT = 330
-"""Bytes of logistic regression while it is fitted, as measured: 20 gradients are kept of each weight."""
 
 
 def _at_places(text: str) -> list[str]:
@@ -44,11 +39,6 @@ FEATURES: dict[str, dict[str, Any]] = {
 Places count from the start and from the end, of what stands between spaces. A sum of them can't bring two together, and
 so doesn't see what a question in the text asks for.
 """
-
-_CHEAPER = {
-    "single_label_classification": "takes the label whose texts have the nearest mean",
-    "multi_label_classification": "takes the labels of the nearest text",
-}
 Texts = Sequence[Sequence[str]]
 """One sequence of texts, or for pairs the first texts and the second texts."""
 
@@ -65,7 +55,7 @@ def fit_words(
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
 
     Raises:
-        ValueError: there is no word in the texts, or just one class.
+        ValueError: there is no word in the texts, just one class, or so many that it would take too long.
     """
     features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[sees])
     columns = [(str(column), features, column) for column in range(len(texts))]
@@ -81,23 +71,16 @@ def fit_words(
 
 
 def _fit_linear(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
-    """Fits a linear model on encoded texts; of many labels the nearest mean or, with several a text, the nearest text.
-
-    Means have the entries that the texts have; for 10,000 labels they are fitted in seconds.
-    """
-    several = problem_type == "multi_label_classification"
+    """Fits a linear model on encoded texts; refuses so many labels that it would take gigabytes and many minutes."""
     if problem_type == "regression":
         return Ridge().fit(encoded, labels)
+    several = problem_type == "multi_label_classification"
     count = labels.shape[1] if several else len(np.unique(labels))
-    weights = (count if count > 2 else 1) * max(encoded.shape)
-    if weights <= MOST_WEIGHTS and weights * _OF_A_WEIGHT < psutil.virtual_memory().available:
-        model: Any = LogisticRegression(C=10.0, max_iter=100)
-        return (OneVsRestClassifier(model) if several else model).fit(encoded, labels)
-    nearest = KNeighborsClassifier(1, metric="cosine", algorithm="brute")
-    if several:
-        return nearest.fit(encoded, labels)
-    binarizer = LabelBinarizer(sparse_output=True)
-    return nearest.fit(binarizer.fit_transform(labels).T @ encoded, binarizer.classes_)
+    size = max(encoded.shape)
+    if count > 2 and count * size > MOST_WEIGHTS:
+        raise ValueError(f"logistic regression on {count:,} labels and {size:,} words or rows would take too long")
+    model: Any = LogisticRegression(C=10.0, max_iter=100)
+    return (OneVsRestClassifier(model) if several else model).fit(encoded, labels)
 
 
 def _sample(texts: Texts) -> np.ndarray:
@@ -126,8 +109,8 @@ def baseline_scores(
         problem_type: a key of `METRICS`.
 
     Returns:
-        `majority` (for a regression the mean), `words` and `word_pairs`; none without tests. And sentences: which of
-        them are cheaper models, and which failed, whose scores aren't there.
+        `majority` (for a regression the mean), `words` and `word_pairs`; none without tests. And a sentence on each
+        that failed or is too large, which has no scores.
     """
     if not tests:
         return {}, []
@@ -137,14 +120,11 @@ def baseline_scores(
     for sees in ("words", "word pairs"):
         try:
             model = fit_words(*train, sees, problem_type)
-            with sklearn.config_context(working_memory=256):
-                answers = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+            answers = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
         except Exception as error:  # whatever it is, the training goes on
             said.append(f"No baseline on {sees}: {one_line(error) or type(error).__name__}.")
             continue
         predicted[sees.replace(" ", "_")] = answers
-        if isinstance(model[-1], KNeighborsClassifier):
-            said.append(f"The baseline on {sees} {_CHEAPER[problem_type]}: logistic regression would take too long.")
     return {
         baseline: {
             f"{name}_{metric}": value

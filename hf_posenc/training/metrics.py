@@ -236,12 +236,17 @@ def make_loss(
         present = counts.clamp(min=1)
         weights = (len(target) - counts) / present if several else len(target) / (labels.num_labels * present)
     else:
-        given = {str(label): weight for label, weight in (json_object("class_weights", class_weights) or {}).items()}
-        numbers = [weight for weight in given.values() if isinstance(weight, int | float) and 0 < weight < math.inf]
-        if set(given) != set(labels.names) or len(numbers) < len(given):
-            wanted = f": give balanced, or a positive number for each of {', '.join(labels.names)}."
-            raise UserError(wanted, parameter="class_weights", value=class_weights)
-        weights = torch.tensor([float(given[label]) for label in labels.names])
+        weights = _given_weights(class_weights, labels.names)
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
     return ClassificationLoss(labels.problem_type, weights, smoothing)
+
+
+def _given_weights(class_weights: str | dict[str, Any], names: Sequence[str]) -> Tensor:
+    """The weight of each label, by name; refuses those of other labels, and what is no positive number."""
+    given = {str(label): weight for label, weight in (json_object("class_weights", class_weights) or {}).items()}
+    numbers = [weight for weight in given.values() if isinstance(weight, int | float) and 0 < weight < math.inf]
+    if set(given) != set(names) or len(numbers) < len(given):
+        wanted = f": give balanced, or a positive number for each of {', '.join(names)}."
+        raise UserError(wanted, parameter="class_weights", value=class_weights)
+    return torch.tensor([float(given[label]) for label in names])

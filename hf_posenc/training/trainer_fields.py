@@ -225,26 +225,29 @@ def trainer_fields(options: Options) -> dict[str, Any]:
         _check(name, value)
     for name in chosen:
         _check_effect(name, chosen)
-    if "lr_scheduler_kwargs" in chosen and options.schedule != "cosine":
-        useless = f"has no effect on {spell('schedule', options.schedule)}. Leave it out."
-        raise UserError(useless, parameter="set.lr_scheduler_kwargs")
-    if chosen.get("warmup_steps") and options.schedule == "constant":
-        useless = f"has no effect on {spell('schedule', 'constant')}. Give constant_with_warmup."
-        raise UserError(useless, parameter="set.warmup_steps")
-    optimizer = chosen.get("optim", "adamw_torch_fused")
-    if chosen.get("optim_target_modules") and not optimizer.startswith(("galore", "apollo")):
-        useless = f"has no effect on optim={optimizer}. Leave it out."
-        raise UserError(useless, parameter="set.optim_target_modules")
     if {"gradient_checkpointing", "activation_checkpointing"} <= chosen.keys():
         older = "is an older name of activation_checkpointing. Give one of them."
         raise UserError(older, parameter="set.gradient_checkpointing")
-    if chosen.get("eval_delay") and strategies(chosen)["eval_strategy"] not in ("steps", "epoch"):
-        missing = f"counts epochs or steps, as {spell('set.eval_strategy')} says. Give both."
-        raise UserError(missing, parameter="set.eval_delay")
-    if chosen.get("eval_on_start") and options.patience is not None:
-        useless = f"would count for {spell('patience')}. Leave one of them out."
-        raise UserError(useless, parameter="set.eval_on_start", value=True)
+    _check_together(chosen, options)
     return chosen
+
+
+def _check_together(chosen: Mapping[str, Any], options: Options) -> None:
+    """Refuses fields that another field or an option makes useless."""
+    schedule = spell("schedule", options.schedule)
+    optimizer = chosen.get("optim", "adamw_torch_fused")
+    is_low_rank = optimizer.startswith(("galore", "apollo"))
+    evaluates = strategies(chosen)["eval_strategy"] in ("steps", "epoch")
+    useless = {
+        "lr_scheduler_kwargs": (options.schedule != "cosine", f"has no effect on {schedule}. Leave it out."),
+        "warmup_steps": (options.schedule == "constant", f"has no effect on {schedule}. Give constant_with_warmup."),
+        "optim_target_modules": (not is_low_rank, f"has no effect on optim={optimizer}. Leave it out."),
+        "eval_delay": (not evaluates, f"counts epochs or steps, as {spell('set.eval_strategy')} says. Give both."),
+        "eval_on_start": (options.patience is not None, f"would count for {spell('patience')}. Leave one of them out."),
+    }
+    for name, (is_useless, why) in useless.items():
+        if chosen.get(name) and is_useless:
+            raise UserError(why, parameter=f"set.{name}")
 
 
 def _check(name: str, value: Any) -> None:

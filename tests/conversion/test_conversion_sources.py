@@ -101,10 +101,10 @@ DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     ("family", "values", "match"),
     [
         ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
-        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets=16"),
         ("jina_embeddings_v3", {"rope_parameters": DYNAMIC}, "dynamic"),
         ("nomic_bert", {"head_dim": 16}, r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"),
-        ("roberta", {"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id=None, and a roberta model needs one"),
     ],
 )
 def test_values_of_a_family_that_would_not_be_the_same_are_refused(family, values, match, tmp_path):

@@ -142,8 +142,9 @@ def test_a_label_of_all_rows_or_of_none_is_a_doubt_where_it_is_listed(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with([["a", "b"], ["a"], ["a", "c"]]))
     data = prepared(path, label_names="d,c,b,a")
     assert data.splits["train"]["labels"][:] == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
-    doubt, _ = data.summary.doubts
-    assert doubt == "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it."
+    assert data.summary.doubts == [
+        "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it."
+    ]
 
 
 def test_one_hot_columns_are_labels(tmp_path):

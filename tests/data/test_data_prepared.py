@@ -174,30 +174,6 @@ def test_contradictions_and_texts_that_splits_share_are_counted_and_listed_where
     ]
 
 
-@pytest.mark.parametrize(
-    ("labels", "said"),
-    [
-        (["sport"] * 3 + ["art"] * 2, None),
-        (["sport"] * 3 + ["Sport", "art", "art"], "'Sport' (line 5) and 'sport' (lines 2, 3 and 4)"),
-        (["a  b"] * 2 + ["a b."] * 2, "'a  b' (lines 2 and 3) and 'a b.' (lines 4 and 5)"),
-        (["sport"] * 5 + ["sport."] * 2, "'sport' (lines 2, 3, 4 and 2 more) and 'sport.' (lines 7 and 8)"),
-        (["sport"] * 3 + ["sprot"], "'sprot' (line 5)"),
-        ([["a", "b"], ["a", "B"], ["b", "c"], ["a", "c"]], "'B' (line 2) and 'b' (lines 1 and 3)"),
-        ([1, 2, 1, 2, 10], "'10' (line 6)"),
-        ([0.5, 1.5, 2.5], None),  # numbers to predict
-        (
-            [f"l{number:02}" for number in range(25)],
-            "; ".join(f"'l{number:02}' (line {number + 2})" for number in range(20)) + "; and 5 more",
-        ),
-    ],
-)
-def test_labels_that_look_like_slips_are_named_with_their_lines(tmp_path, labels, said):
-    write, suffix = (write_jsonl, "jsonl") if isinstance(labels[0], list) else (write_csv, "csv")
-    data = prepared(write(tmp_path / f"a.{suffix}", rows_with(labels)), validation_share=0)
-    expected = [f"Labels that may be slips, of one row or nearly alike: {said}."] if said else []
-    assert data.summary.doubts == expected
-
-
 def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
     rows = rows_with("xy" * 10)
     trained = prepared(write_csv(tmp_path / "a.csv", rows)).trained_on

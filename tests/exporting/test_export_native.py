@@ -74,7 +74,7 @@ def posenc(name: str, scheme: str, task: str, **fields):
         pytest.skip(f"this transformers has no {name}")
     types = {} if FAMILIES[name].token_types else {"type_vocab_size": 0}
     fields = {**FAMILIES[name].usual_fields(scheme), **types, **fields}
-    if "pad_token_id" in FAMILIES[name].schemes[scheme] or FAMILIES[name].first_row is None:
+    if "pad_token_id" in FAMILIES[name].schemes[scheme] or FAMILIES[name].needs_padding:
         fields.setdefault("pad_token_id", 1)
     if task in ("text-classification", "token-classification"):
         fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
@@ -191,6 +191,10 @@ NOMIC_LM, GTE_LM = (("nomic_bert", "rope", "fill-mask"), ("gte", "rope", "fill-m
 ROFORMER_LM = ("roformer", "rope", "fill-mask")
 ALIBI = {"position_embedding_type": "alibi", "position_embedding_kwargs": None}
 UNBIASED, BUCKETS = {"attention_bias": False, "mlp_bias": False}, {"num_buckets": 16}
+SMALL_EPS = {"position_embedding_kwargs": {"norm_eps": 1e-3}}
+ESM_LM = ("esm", "rope", "fill-mask")
+TWO_LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 1.0}
+TWO_LISTS |= {"attention_factor": 1.0, "original_max_position_embeddings": 16}
 MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "learned+t5"))
 
 
@@ -214,7 +218,7 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
         ),
         (BERT, {}, "distilbert", r"type_vocab_size=2 \(distilbert has 0\)"),
         (BERT, {}, "electra", r"'tanh' \(electra has 'gelu'\)"),
-        (BERT_LM, {"pad_token_id": None}, "roberta", r"pad_token_id=None \(roberta counts positions"),
+        (BERT_LM, {"pad_token_id": None}, "roberta", r"pad_token_id=None \(roberta needs one"),
         (BERT_LM, {"embedding_size": 20}, "bert", r"embedding_size=20 \(bert has None\)"),
         (JINA_LM, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, None, "rope_type='dynamic'"),
         (JINA_LM, {"rope_parameters": {"partial_rotary_factor": 0.5}}, None, "partial_rotary_factor=0.5"),
@@ -234,6 +238,13 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
         (MPNET_LM, {"position_embedding_kwargs": {"per_layer": True}}, None, r"t5\.per_layer=True"),
         (MPNET_2_LM, {"position_embedding_kwargs": {"t5": BUCKETS}}, None, r"t5\.num_buckets=16 \(mpnet has 32"),
         (MPNET_2_LM, {"pad_token_id": 0}, None, r"pad_token_id=0 \(mpnet has 1\)"),
+        (
+            ("deberta-v2", "deberta", "fill-mask"),
+            SMALL_EPS,
+            None,
+            r"deberta.norm_eps=0.001 \(deberta-v2 has None or 1e-12",
+        ),
+        (ESM_LM, {"rope_parameters": TWO_LISTS}, None, r"rope_parameters\.short_factor=\[1\.0, .*\(esm has \[2\.0"),
         (("mpnet", "t5", "multiple-choice"), {"type_vocab_size": 2}, None, "type_vocab_size=2 .*pairs of texts"),
     ],
 )
@@ -308,7 +319,7 @@ def test_labels_dropouts_and_the_problem_come_along():
         assert native.config.problem_type == "multi_label_classification"
         assert (native.config.hidden_dropout_prob, native.config.attention_probs_dropout_prob) == (0.2, 0.3)
         if where is None:
-            assert any("hidden_dropout_prob=0.2 before the classifier, not classifier_dropout=0.4" in n for n in notes)
+            assert any("hidden_dropout_prob=0.2 where classifier_dropout=0.4 acts here" in n for n in notes)
         else:
             assert getattr(native.config, where) == 0.4
 

@@ -139,7 +139,7 @@ def test_a_taken_field_takes_no_value_of_another_kind(name: str):
             ({"gradient_checkpointing": True, name: False}, "--set gradient_checkpointing is an older name of")
             for name in TAKEN & {"activation_checkpointing"}
         ),
-        ({"eval_on_start": True, "patience": 2}, "--set eval_on_start=true would count for --patience"),
+        ({"eval_on_start": True, "patience": 2}, "--set eval_on_start would count for --patience"),
         ({"optim_target_modules": ["query"]}, "--set optim_target_modules has no effect on optim=adamw_torch_fused"),
         ({"optim": "lomo"}, "--set optim=lomo can't be set: it has no learning rates by group"),
         ({"optim_args": "nonsense"}, "--set optim_args=nonsense is out of range. Give settings such as momentum=0.9"),

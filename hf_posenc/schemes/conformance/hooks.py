@@ -98,37 +98,38 @@ def _form(value: Any) -> str:
 
 
 def _check_shape(heads: int, hook: str, arguments: tuple[Any, ...], result: Any) -> None:
-    if result is None and hook not in ("embed", "rotate"):  # no state, or no bias
-        return
     if hook == "embed":
-        if not isinstance(result, Tensor) or result.shape != arguments[0].shape or result.dtype != arguments[0].dtype:
-            raise Failure(
-                f"embed returns {_form(result)} for hidden states {_form(arguments[0])}. Give their shape and dtype "
-                "back: hidden_states + encodings.to(hidden_states.dtype)."
-            )
+        _check_embed(arguments[0], result)
     elif hook == "rotary":
-        for part in result if isinstance(result, tuple) else (result,):
-            if isinstance(part, Tensor) and part.dtype in (torch.bfloat16, torch.float16):
-                raise Failure(f"rotary returns {_form(part)}. Angles must be float32: bfloat16 holds 8 bits of them.")
-    elif hook == "rotate":
-        forms = [_form(part) for part in result] if isinstance(result, tuple) else [_form(result)]
-        width = result[0].shape[-1] if len(forms) == 2 and isinstance(result[0], Tensor) else 0
-        if forms != [_form(part.new_empty(*part.shape[:-1], width)) for part in arguments[:2]]:
-            wanted = " and ".join(_form(part) for part in arguments[:2])
-            raise Failure(
-                f"rotate returns {' and '.join(forms)} for q and k {wanted}. Give both back as they were; the last "
-                "axis alone may have another length, the same for both."
-            )
-    else:
-        positions = arguments[0 if hook == "bias" else 2].positions
-        rows, length = (len(positions) if hook == "bias" else len(arguments[0])), positions.shape[-1]
-        fits = isinstance(result, Tensor) and result.dim() == 4 and result.is_floating_point()
-        fits = fits and result.shape[1] in (1, heads)
-        if not fits or result.shape[0] not in (1, rows, len(SEQUENCES)) or tuple(result.shape[2:]) != (length, length):
-            raise Failure(
-                f"{hook} returns {_form(result)} for {rows} rows of {length} places and {heads} heads. Give "
-                "floating-point logits (1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
-            )
+        _check_angles(result)
+    elif hook != "rotate" and result is not None:  # of what rotate gives PyTorch's attention takes nothing else
+        tokens = next(argument for argument in arguments if isinstance(argument, Tokens))
+        _check_logits(hook, tokens.positions, heads, result)
+
+
+def _check_embed(hidden_states: Tensor, result: Any) -> None:
+    if _form(result) != _form(hidden_states):
+        raise Failure(
+            f"embed returns {_form(result)} for hidden states {_form(hidden_states)}. Give their shape and dtype "
+            "back: hidden_states + encodings.to(hidden_states.dtype)."
+        )
+
+
+def _check_angles(state: Any) -> None:
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, Tensor) and part.dtype in (torch.bfloat16, torch.float16):
+            raise Failure(f"rotary returns {_form(part)}. Angles must be float32: bfloat16 holds 8 bits of them.")
+
+
+def _check_logits(hook: str, positions: Tensor, heads: int, result: Any) -> None:
+    rows, length = positions.shape
+    shapes = itertools.product((1, rows, len(SEQUENCES)), (1, heads), (length,), (length,))
+    is_floating = isinstance(result, Tensor) and result.is_floating_point()
+    if not is_floating or tuple(result.shape) not in shapes:
+        raise Failure(
+            f"{hook} returns {_form(result)} for {rows} rows of {length} places and {heads} heads. Give "
+            "floating-point logits (1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
+        )
 
 
 def check_used(case: Case) -> None:
