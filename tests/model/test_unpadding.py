@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import Rows, Runs, TokenLayout, Tokens
+from hf_posenc import Tokens
+from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 from tests.support.common import encoder, tokens
 
 
@@ -182,6 +183,21 @@ def test_odd_positions_in_a_row_and_padding_in_between_change_no_other_sequence(
     mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
     tokens = TokenLayout.from_batch(mask, mask, torch.tensor([[0, 1, 9, 0, 1, 2]])).tokens
     assert (tokens.num_sequences, tokens.positions[0].tolist()) == (2, [0, 1, 0, 1, 2])
+
+
+def test_lengths_are_those_of_each_sequence():
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
+    seq_idx = torch.tensor([[1, 1, 1, 0, 2, 2, 0], [0] * 7, [0, 1, 1, 1, 1, 1, 1]])
+    shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
+    for unpad in (True, False):
+        batch = TokenLayout.from_batch(mask, mask, seq_idx=seq_idx, unpad=unpad)
+        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
+        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
+        batch = TokenLayout.from_batch(mask, mask, shifted, seq_idx, unpad=unpad)
+        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
+        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
+    batch = TokenLayout.from_batch(mask[[0, 2]], mask[[0, 2]], unpad=False)
+    assert (batch.tokens.lengths * mask[[0, 2]]).tolist() == [[5, 5, 5, 0, 5, 5, 0], [0] + [6] * 6]
 
 
 FULL, SOME = [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]
