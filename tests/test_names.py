@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import hf_posenc
-from hf_posenc.cli import app
+from hf_posenc import cli
 from hf_posenc.options import OF_LABELS, READING, Options
 
 PACKAGE = Path(hf_posenc.__file__).parent
@@ -83,7 +83,7 @@ OF_THE_FUNCTION = {
     "publish": {"token"},  # never on a command line
 }
 """Parameters that only the function has."""
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "parameters"), SIGNATURES.items())

@@ -1,5 +1,6 @@
 """Every attention backend gives the same numbers, or refuses: none drops a bias without a word."""
 
+import logging
 import re
 
 import pytest
@@ -9,7 +10,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention
-from hf_posenc.model.attention import eager_attention_forward
 from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 from tests.support.common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
 
@@ -101,27 +101,28 @@ def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_
 
 @pytest.mark.parametrize("scheme", ["none", "rope"])
 @pytest.mark.parametrize("name", ["registered_too", "my_flash_thing", "flash_attention_of_mine"])
-def test_a_registered_attention_even_with_flash_in_its_name_gets_a_mask_and_a_line_says_so(name, scheme, monkeypatch):
-    masks, lines = [], []
+def test_a_registered_attention_even_with_flash_in_its_name_gets_a_mask_and_a_line_says_so(
+    name, scheme, monkeypatch, caplog
+):
+    masks = []
 
     def registered(module, query, key, value, attention_mask, **options):
         masks.append(attention_mask)
-        return eager_attention_forward(module, query, key, value, attention_mask, **options)
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, name, registered)
-    monkeypatch.setattr(attention.logger, "warning", lines.append)
-    attention.logger.warning_once.cache_clear()
+    logging.Logger.warning_once.cache_clear()
     model = encoder(scheme)
     expected = model(IDS, attention_mask=MASK).last_hidden_state
     model.config._attn_implementation = name
     model(IDS[:1, -9:])
     assert set(masks) == {None}
-    assert lines == []
+    assert caplog.messages == []
     for model.config.unpad_inputs in (True, False):
         got = model(IDS, attention_mask=MASK).last_hidden_state
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     assert masks[-1].dtype == torch.bool
-    assert f"'{name}' must heed attention_mask" in lines[0]
+    assert f"'{name}' must heed attention_mask" in caplog.messages[0]
 
 
 def test_a_name_asks_for_the_backend_of_flash_or_for_a_registered_one():
@@ -134,7 +135,7 @@ def test_a_name_asks_for_the_backend_of_flash_or_for_a_registered_one():
 @pytest.mark.parametrize("name", ["flash_attention_2", "registered_too"])
 @pytest.mark.parametrize("scheme", BIASED)
 def test_a_backend_that_would_drop_it_is_refused_a_bias(scheme, name, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "registered_too", eager_attention_forward)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "registered_too", ALL_ATTENTION_FUNCTIONS["sdpa"])
     message = rf"'{name}' takes no bias, and position_embedding_type='{re.escape(scheme)}' is a bias"
     with pytest.raises(ValueError, match=message):
         attention.check_bias(name, MADE[scheme])
@@ -154,7 +155,7 @@ def test_a_backend_that_would_drop_it_is_refused_a_bias(scheme, name, monkeypatc
 def test_a_backend_that_is_refused_is_refused_with_the_reason_however_it_is_asked_for(
     name, message, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "vllm", eager_attention_forward)  # as vLLM does
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "vllm", ALL_ATTENTION_FUNCTIONS["sdpa"])  # as vLLM does
     model = encoder("rope")
     model.save_pretrained(tmp_path)
     ways = (
@@ -227,14 +228,13 @@ def test_a_bias_may_be_none_and_a_rotation_may_narrow_queries_and_keys(scheme, o
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_one_log_line_says_how_attention_runs(monkeypatch):
-    lines = []
-    monkeypatch.setattr(attention.logger, "info", lines.append)
-    attention.logger.info_once.cache_clear()
+def test_one_log_line_says_how_attention_runs(caplog):
+    logging.Logger.info_once.cache_clear()
     model = encoder("rope")
-    for _ in range(2):
-        model(IDS, attention_mask=MASK)
-    assert lines == ["Attention: attn_implementation='sdpa' on cpu, runs of like lengths."]
+    with caplog.at_level(logging.INFO, "hf_posenc"):
+        for _ in range(2):
+            model(IDS, attention_mask=MASK)
+    assert caplog.messages == ["Attention: attn_implementation='sdpa' on cpu, runs of like lengths."]
 
 
 @pytest.mark.gpu

@@ -5,8 +5,6 @@ import torch
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
-from hf_posenc.model.scheme_combined import CombinedPosition
-from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
 from hf_posenc.model.unpadding import Rows, TokenLayout
 from tests.support.common import encoder, tiny_config, tokens
 
@@ -37,11 +35,11 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
     torch.testing.assert_close(bias[:, 1:3, 4:], total[:, 1:3, 4:])
 
 
-def test_the_shortest_part_limits_the_length():
-    short, long = (LearnedPosition(hidden_size=8, max_positions=length) for length in (5, 7))
-    assert CombinedPosition({"short": short, "long": long, "rope": RotaryPosition(head_dim=8)}).max_length == 5
-    unlimited = {"rope": RotaryPosition(head_dim=8), "t5": T5Position(num_heads=2, num_layers=1)}
-    assert CombinedPosition(unlimited).max_length is None
+def test_the_shortest_part_limits_the_length(monkeypatch):
+    assert encoder("rope+t5").position.max_length is None
+    short = {"max_length": 5, "embed": lambda self, x, tokens: x}
+    monkeypatch.setitem(SCHEMES, "short", type("Short", (PositionScheme,), short))
+    assert encoder("learned+short+rope").position.max_length == 5
     model = encoder("sinusoidal+learned+alibi", max_position_embeddings=16)
     model(tokens(1, 16))
     with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has positions 0 to 15, the input has 0 to 16"):

@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from hf_posenc import PosEncModel
+from hf_posenc import PosEncModel, RotaryPosition, Tokens
 from hf_posenc.model import attention
-from hf_posenc.model.position_rope import RotaryPosition
-from hf_posenc.model.scheme_math import constant
-from hf_posenc.model.unpadding import Tokens
 from tests.support.common import encoder, tiny_config, tokens
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
@@ -102,15 +99,6 @@ def test_queries_and_keys_are_turned_together_as_each_alone(monkeypatch, options
         turned = scheme.rotate(q, k, state, 0)
         results.append((*turned, *torch.autograd.grad(turned, (q, k), gradients)))
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-
-
-def test_constants_are_made_once_on_a_gpu():
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode():
-        fake = constant((1.0, 2.0), torch.device("cuda"))
-        assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
-    assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))
 
 
 @pytest.mark.slow  # a process group
