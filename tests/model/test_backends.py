@@ -9,8 +9,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
-from hf_posenc.model import attention
-from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
+from hf_posenc.model import attention, unpadding
 from tests.support.common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
 
 EVERY = [*BUILTIN, *COMBINED]
@@ -175,14 +174,14 @@ def test_a_backend_that_is_refused_is_refused_with_the_reason_however_it_is_aske
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_attention_moves_to_another_device_with_its_batch(backend):
-    batch = TokenLayout.from_batch(IDS, MASK)
+    batch = unpadding.TokenLayout.from_batch(IDS, MASK)
     config = tiny_config("rope")
     config._attn_implementation = backend
     x = torch.zeros(*batch.tokens.positions.shape, 32)
     attend = attention.choose_attention(config, MADE["rope"], batch, x, False, False)
-    assert isinstance(attend.runs, Runs if backend == "sdpa" else Rows)
+    assert isinstance(attend.runs, unpadding.Runs if backend == "sdpa" else unpadding.Rows)
     for moved, device in ((attend, "cpu"), (attend.to("meta"), "meta")):  # layers may lie on several devices
-        parts = (moved.runs, moved.layout, moved.layout.tokens, Rows(moved.layout).tokens())
+        parts = (moved.runs, moved.layout, moved.layout.tokens, unpadding.Rows(moved.layout).tokens())
         held = [*torch.utils._pytree.tree_leaves([vars(part) for part in parts]), *moved.masks]
         assert {value.device.type for value in held if isinstance(value, torch.Tensor)} == {device}
 

@@ -5,7 +5,7 @@ import torch
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
-from hf_posenc.model.unpadding import Rows, TokenLayout
+from hf_posenc.model import unpadding
 from tests.support.common import encoder, tiny_config, tokens
 
 
@@ -25,7 +25,8 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
         for weight in position.parameters():
             weight.copy_(torch.randn(weight.shape))
     places, number = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 1]])
-    tokens = Rows(TokenLayout.from_batch(places, position_ids=places, seq_idx=number, unpad=False)).tokens()
+    packed = unpadding.TokenLayout.from_batch(places, position_ids=places, seq_idx=number, unpad=False)
+    tokens = unpadding.Rows(packed).tokens()
     bias = position.bias(tokens)[0]
     row, column = position.tupe.first.weight[..., None]
     for place in (0, 3):
@@ -59,18 +60,6 @@ def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypa
     with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):
         encoder(scheme)(tokens(1, 5))
     encoder("doubled+t5")(tokens(1, 5))
-
-
-def test_rope_keeps_its_parameters_in_a_combination(tmp_path):
-    config = tiny_config("learned+rope", rope_parameters={"rope_theta": 500.0})
-    assert config.rope_parameters["rope_theta"] == 500.0
-    PosEncModel(config).save_pretrained(tmp_path)
-    again = PosEncConfig.from_pretrained(tmp_path)
-    assert again.rope_parameters == config.rope_parameters
-    assert again.position_embedding_kwargs == config.position_embedding_kwargs
-    alone = PosEncConfig.from_pretrained(tmp_path, position_embedding_type="t5")
-    assert alone.rope_parameters is None
-    assert PosEncModel(alone).config.position_embedding_kwargs["num_buckets"] == 32
 
 
 @pytest.mark.parametrize(

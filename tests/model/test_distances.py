@@ -4,19 +4,21 @@ import pytest
 import torch
 
 from hf_posenc import DistanceBias, Tokens
-from hf_posenc.model.unpadding import Rows, TokenLayout
+from hf_posenc.model import unpadding
 from tests.support.common import assert_equal_with_gradients
 
 
 class OfDistance(DistanceBias):
-    """A bias by a function, which notes how many distances it was asked for."""
+    """A bias by a function, which notes how many distances it was asked for, and in which layer."""
 
-    def __init__(self, function):
+    def __init__(self, function, per_layer=False):
         super().__init__()
-        self.function, self.asked = function, []
+        self.function, self.per_layer, self.asked, self.layers = function, per_layer, [], []
 
     def of_distance(self, distance, layer):
+        assert not torch.is_autocast_enabled("cpu")
         self.asked.append(len(distance))
+        self.layers.append(layer)
         return self.function(distance)
 
 
@@ -42,7 +44,7 @@ def test_consecutive_positions_gather_by_distance_like_any_others(positions):
     ],
 )
 def test_distances_are_those_of_the_tokens_wherever_they_stand(batch, unpad):
-    tokens = Rows(TokenLayout.from_batch(torch.ones(1, 6), **batch, unpad=unpad)).tokens()
+    tokens = unpadding.Rows(unpadding.TokenLayout.from_batch(torch.ones(1, 6), **batch, unpad=unpad)).tokens()
     got = OfDistance(lambda distance: distance[:, None].double()).bias(tokens)
     expected = tokens.distances()[:, None].expand(len(tokens.sequence), 1, -1, -1)
     real = (tokens.sequence >= 0)[:, None]
@@ -63,3 +65,15 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
     assert scheme.asked[0] <= distance.numel()
     scheme.bias(Tokens.from_positions(positions[1:]))
     assert scheme.asked[1] == 7
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
+    scheme = OfDistance(lambda distance: distance[:, None].float(), per_layer)
+    tokens, nothing = Tokens.from_positions(torch.arange(3)[None]), torch.zeros(1)
+    with torch.autocast("cpu", torch.bfloat16):  # the encoder calls `layer_bias` inside it
+        shared, own = scheme.bias(tokens), scheme.layer_bias(nothing, nothing, tokens, 1)
+    assert ((shared is None), (own is None)) == (per_layer, not per_layer)
+    assert (scheme.uses("bias"), scheme.uses("layer_bias")) == (not per_layer, per_layer)
+    assert scheme.layers == [int(per_layer)]
+    assert torch.equal(own if per_layer else shared, tokens.distances()[:, None].float())  # of all heads

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from transformers.integrations.neftune import neftune_post_forward_hook
 
-from hf_posenc.kernels.dropout import STEPS, Dropout
+from hf_posenc import kernels
 from tests.support.common import SCHEMES, encoder, padded, tokens
+
+Dropout, STEPS = kernels.Dropout, kernels.dropout.STEPS
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

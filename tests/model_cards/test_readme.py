@@ -1,5 +1,6 @@
 """README and guides: every command and every code block runs and prints what stands below it; every link resolves."""
 
+import importlib
 import json
 import os
 import re
@@ -16,7 +17,6 @@ from transformers import BertConfig, BertModel
 
 from hf_posenc import SCHEME_CHECKS, cli
 from hf_posenc.comparison import read_plan
-from hf_posenc.training.recipe import LEAST
 from model_cards.studies.parts import minilm_folder
 from tests.support.common import BUILTIN
 from tests.support.remote_code import tiny_tokenizer
@@ -113,7 +113,8 @@ def reader(tmp_path, monkeypatch):
     tiny_tokenizer().save_pretrained(pretrained)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("hf_posenc.training.recipe.LEAST", dict.fromkeys(LEAST, (1, 2, 2)))  # two epochs will do
+    recipe = importlib.import_module("hf_posenc.training.recipe")
+    monkeypatch.setattr(recipe, "LEAST", dict.fromkeys(recipe.LEAST, (1, 2, 2)))  # two epochs will do
     return tmp_path
 
 
