@@ -247,21 +247,32 @@ def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
-    with pytest.raises(UserError, match="to='tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"):
-        export(source[0], tmp_path / "out", to="tflite")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
-        export(source[0], tmp_path / "out", to="onnx", epochs=3)
-    with pytest.raises(UserError, match="There is no folder"):
-        export(str(tmp_path / "nothing"), tmp_path / "out", to="onnx")
-    with pytest.raises(UserError, match="is the source's own folder"):
-        export(source[0], source[0], to="onnx", overwrite=True)
-    checkpoint(tmp_path / "mute")
-    for path in (tmp_path / "mute").glob("tokenizer*"):
-        path.unlink()
-    with pytest.raises(UserError, match=r"has no tokenizer\. Save it into that folder"):
-        export(tmp_path / "mute", tmp_path / "out", to="onnx")
-    assert not (tmp_path / "out").exists()
+INT8 = {"quantize": "int8"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "tflite"}, "^to='tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"),
+        ({"epochs": 3}, "unexpected keyword argument 'epochs'"),
+        ({"checkpoint": "./nothing"}, "^There is no folder"),
+        ({"output": "source", "overwrite": True}, "is the source's own folder"),
+        ({"checkpoint": "mute"}, r"has no tokenizer\. Save it into that folder"),
+        ({"quantize": "int4"}, "^quantize='int4' is unknown. Give int8"),
+        ({"evaluate": "data.csv"}, "^evaluate='data.csv' is for quantize='int8'. Give both"),
+        ({**INT8, "evaluate": "nothing.csv"}, "^evaluate='nothing.csv': there is no such file"),
+        ({**INT8, "calibrate": __file__}, "^calibrate='.*' is for openvino; onnx finds"),
+        ({**INT8, "largest_drop": 1.5}, "^largest_drop=1.5 is out of range. Give a number from 0 to 1"),
+        ({**INT8, "largest_drop": float("nan")}, "^largest_drop=nan is out of range"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(source, tmp_path, monkeypatch, options, message):
+    for name, ignored in (("source", ()), ("mute", ("tokenizer*",))):
+        shutil.copytree(source[0], tmp_path / name, ignore=shutil.ignore_patterns(*ignored))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((UserError, TypeError), match=message):
+        export(**{"checkpoint": "source", "output": "out", "to": "onnx", **options})
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "mute"}
 
 
 @pytest.mark.parametrize(

@@ -172,23 +172,6 @@ def test_other_heads_are_measured_by_the_cosine_of_their_outputs_and_gated_netwo
         export(tmp_path / "model", tmp_path / "other", to="onnx", quantize="int8", evaluate=evaluate)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"quantize": "int4"}, "^quantize='int4' is unknown. Give int8"),
-        ({"evaluate": "data.csv"}, "^evaluate='data.csv' is for quantize='int8'. Give both"),
-        ({"quantize": "int8", "evaluate": "nothing.csv"}, "^evaluate='nothing.csv': there is no such file"),
-        ({"quantize": "int8", "calibrate": __file__}, "^calibrate='.*' is for openvino; onnx finds"),
-        ({"quantize": "int8", "largest_drop": 1.5}, "^largest_drop=1.5 is out of range. Give a number from 0 to 1"),
-        ({"quantize": "int8", "largest_drop": float("nan")}, "^largest_drop=nan is out of range"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_first(classifier, tmp_path, options, words):
-    with pytest.raises(UserError, match=words):
-        export(classifier[0], tmp_path / "out", to="onnx", **options)
-    assert not list(tmp_path.iterdir())
-
-
 def test_data_of_other_labels_or_of_none_is_refused_before_the_export(classifier, tmp_path):
     for labels, words in ((["maybe"] * 96, "maybe"), ([""] * 96, "label")):
         data = labelled(tmp_path / "data.csv", labels)

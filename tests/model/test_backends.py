@@ -11,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention, unpadding
 from tests.support.common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
+from tests.support.references import varlen_attention
 
 EVERY = [*BUILTIN, *COMBINED]
 MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}
@@ -26,17 +27,13 @@ def fake_flash(module, q, k, v, mask, dropout, scaling, is_causal, cu_seq_lens_q
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     shape = q.shape
     if cu_seq_lens_q is None:
-        lengths = [shape[1]] * shape[0]
-    else:
-        assert torch.equal(more["cu_seq_lens_k"], cu_seq_lens_q)
-        assert cu_seq_lens_q.dtype == torch.int32
-        lengths = cu_seq_lens_q.diff().tolist()
-        assert max(lengths) == max_length_q == more["max_length_k"]
-    outs = []
-    for a, b, c in zip(*(t.flatten(0, 1).split(lengths) for t in (q, k, v)), strict=True):
-        weights = (torch.einsum("ihd,jhd->hij", a, b) * scaling).softmax(-1)
-        outs.append(torch.einsum("hij,jhd->ihd", weights, c))
-    return torch.cat(outs).view(shape), None
+        cu_seq_lens_q = torch.arange(0, (shape[0] + 1) * shape[1], shape[1], dtype=torch.int32)
+        more |= {"cu_seq_lens_k": cu_seq_lens_q, "max_length_k": shape[1]}
+    assert cu_seq_lens_q.dtype == torch.int32
+    longest = shape[1] if max_length_q is None else max_length_q
+    rows = [t.flatten(0, 1) for t in (q, k, v)]
+    out = varlen_attention(*rows, cu_seq_lens_q, more["cu_seq_lens_k"], longest, more["max_length_k"], scaling)
+    return out.view(shape), None
 
 
 FLASH = [*(name for name in BY_HOOK if name not in BIASED), "pope"]
@@ -122,13 +119,6 @@ def test_a_registered_attention_even_with_flash_in_its_name_gets_a_mask_and_a_li
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     assert masks[-1].dtype == torch.bool
     assert f"'{name}' must heed attention_mask" in caplog.messages[0]
-
-
-def test_a_name_asks_for_the_backend_of_flash_or_for_a_registered_one():
-    for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4", "kernels-community/flash-attn2"):
-        assert attention.backend_of(name) is attention.BACKENDS["flash"]
-    for name in ("varlen", "flash", "registered"):  # rows of the table that no name asks for
-        assert attention.backend_of(name) is attention.BACKENDS["registered"]
 
 
 @pytest.mark.parametrize("name", ["flash_attention_2", "registered_too"])

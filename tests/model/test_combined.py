@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
+from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import unpadding
 from tests.support.common import encoder, tiny_config, tokens
 
@@ -60,36 +60,6 @@ def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypa
     with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):
         encoder(scheme)(tokens(1, 5))
     encoder("doubled+t5")(tokens(1, 5))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none+rope", r"'none\+rope' makes no sense: .*'none' adds nothing to another. Use 'rope'"),
-        ("t5+learned+t5", r"different schemes, .* Use 't5\+learned'"),
-        ("rope+", r"'rope\+' makes no sense: .* Use 'rope'"),
-        ("learned+rop", "position_embedding_type='rop' is unknown. Did you mean 'rope'"),
-        ("PoPE", "'PoPE' is unknown. Did you mean 'pope'"),
-    ],
-)
-def test_nonsense_is_refused_with_a_reason(name, message):
-    with pytest.raises(ValueError, match=message):
-        PosEncConfig(position_embedding_type=name)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"num_buckets": 8}, r"{'num_buckets': 8} doesn't fit 'learned\+t5'.*given by scheme: {'learned': {...}, 't5'"),
-        ({"rope": {}}, r"{'rope': {}} doesn't fit 'learned\+t5'"),
-        ({"t5": {"buckets": 8}}, "{'buckets': 8} is no argument of 't5'. Did you mean 'num_buckets'"),
-    ],
-)
-def test_arguments_of_a_combination_are_given_by_part(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        tiny_config("learned+t5", position_embedding_kwargs=kwargs)
-    with pytest.raises(ValueError, match=r"position_embedding_kwargs={'t5': {'num_buckets': 8}}"):
-        tiny_config("learned+t5", num_buckets=8)
 
 
 def test_a_rotation_without_a_state_combines_with_a_scheme_without_rotation(monkeypatch):

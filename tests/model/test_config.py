@@ -18,6 +18,11 @@ from tests.support.common import BUILTIN, tiny_config
 from tests.support.remote_code import AUTO_MAP
 
 
+def together(schemes: str, kwargs: dict | None = None) -> dict:
+    """Fields of a combination."""
+    return {"position_embedding_type": schemes, "position_embedding_kwargs": kwargs}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -61,6 +66,30 @@ from tests.support.remote_code import AUTO_MAP
         ({"architectures": True}, "architectures=True is no list of the names of model classes"),
         ({"problem_type": "regresion"}, "problem_type='regresion' is unknown. Choose one of regression, single"),
         ({"position_embedding_kwargs": {"interleaved": "no"}}, "{'interleaved': 'no'} is neither True nor False"),
+        (
+            {"position_augmentation": "shuffle"},
+            "position_augmentation='shuffle' is unknown. Choose one of none, shift",
+        ),
+        ({"position_augmentation_length": 0}, "position_augmentation_length=0 is out of range"),
+        ({"hiden_size": 3}, "PosEncConfig has no field 'hiden_size' .value 3.. The nearest: .*hidden_size"),
+        ({"atn_implementation": 3}, "The nearest: .*attn_implementation"),
+        ({"rope_parameter": 3}, "The nearest: .*rope_parameters"),
+        ({"is_decoder": 3}, "no field 'is_decoder' .*set it on the config that was made: config.is_decoder"),
+        (together("none+rope"), r"'none\+rope' makes no sense: .*'none' adds nothing to another. Use 'rope'"),
+        (together("t5+learned+t5"), r"different schemes, .* Use 't5\+learned'"),
+        (together("rope+"), r"'rope\+' makes no sense: .* Use 'rope'"),
+        (together("learned+rop"), "position_embedding_type='rop' is unknown. Did you mean 'rope'"),
+        (together("PoPE"), "'PoPE' is unknown. Did you mean 'pope'"),
+        (
+            together("learned+t5", {"num_buckets": 8}),
+            r"{'num_buckets': 8} doesn't fit 'learned\+t5'.*given by scheme: {'learned': {...}, 't5'",
+        ),
+        (together("learned+t5", {"rope": {}}), r"{'rope': {}} doesn't fit 'learned\+t5'"),
+        (
+            together("learned+t5", {"t5": {"buckets": 8}}),
+            "{'buckets': 8} is no argument of 't5'. Did you mean 'num_buckets'",
+        ),
+        ({**together("learned+t5"), "num_buckets": 8}, r"position_embedding_kwargs={'t5': {'num_buckets': 8}}"),
     ],
 )
 def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
@@ -92,20 +121,6 @@ def test_wrong_types_are_named(field, value):
         PosEncConfig(**{field: value})
 
 
-@pytest.mark.parametrize(
-    ("keyword", "message"),
-    [
-        ("hiden_size", "PosEncConfig has no field 'hiden_size' .value 3.. The nearest: .*hidden_size"),
-        ("atn_implementation", "The nearest: .*attn_implementation"),
-        ("rope_parameter", "The nearest: .*rope_parameters"),
-        ("is_decoder", "no field 'is_decoder' .*set it on the config that was made: config.is_decoder"),
-    ],
-)
-def test_an_unknown_keyword_is_refused_with_the_nearest_fields(keyword, message):
-    with pytest.raises(ValueError, match=message):
-        PosEncConfig(**{keyword: 3})
-
-
 def test_what_every_transformers_config_takes_is_taken():
     theirs = {"num_labels": 3, "output_attentions": False, "attn_implementation": "eager", "use_cache": False}
     theirs |= {"sep_token_id": 3, "mask_token_id": 4, "cls_token_id": 2, "torch_dtype": "bfloat16"}
@@ -127,10 +142,12 @@ def test_unknown_keys_of_a_file_are_kept_and_one_like_a_field_is_said_once(tmp_p
     logging.Logger.warning_once.cache_clear()
     theirs = {"bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3, "sentence_transformers": {"version": "6"}}
     theirs |= {"custom_pipelines": {}, "is_decoder": False, "from_the_future": [1]}
-    for folder in (written(tmp_path, **theirs, hiden_size=7), tmp_path / "again"):
+    theirs |= {"max_length": 20, "top_k": 5}  # of generation
+    properties = {"token_rms": 3, "embedding_width": 7}
+    for folder in (written(tmp_path, **theirs, **properties, hiden_size=7), tmp_path / "again"):
         config = PosEncConfig.from_pretrained(folder)
         assert {name: getattr(config, name) for name in theirs} == theirs
-        assert (config.hidden_size, config.hiden_size) == (32, 7)
+        assert (config.hidden_size, config.hiden_size, config.token_rms) == (32, 7, 0.02)
         config.save_pretrained(tmp_path / "again")
     assert caplog.messages == ["The configuration's 'hiden_size' has no effect. Did you mean 'hidden_size'?"]
 
@@ -194,13 +211,6 @@ def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
     same = AutoConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.5)
     assert same.position_embedding_kwargs["activation"] == "relu"
     assert same.hidden_dropout_prob == 0.5
-
-
-def test_arguments_given_for_another_scheme_are_refused_by_the_model():
-    config = tiny_config("lspe", position_embedding_kwargs={"activation": "relu"})
-    config.position_embedding_type = "none"
-    with pytest.raises(ValueError, match="'relu'} is no argument of 'none'.* It takes dropout"):
-        PosEncModel(config)
 
 
 @pytest.mark.parametrize("scheme", BUILTIN)
@@ -316,23 +326,17 @@ def test_a_scheme_argument_reaches_the_scheme():
         assert PosEncModel(tiny_config(scheme, position_embedding_kwargs={"rms": None})).position.scale == 1.0
 
 
-def test_a_file_with_generation_keys_or_names_of_properties_loads_and_saves(tmp_path):
-    values = tiny_config().to_dict() | {"max_length": 20, "top_k": 5, "token_rms": 3, "embedding_width": 7}
-    config = PosEncConfig.from_dict(values)
-    config.save_pretrained(tmp_path)
-    assert PosEncConfig.from_pretrained(tmp_path).token_rms == 0.02
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("hidden_size", 50, "hidden_size=50 isn't a multiple of num_attention_heads=4"),
         ("pad_token_id", 1000, "pad_token_id=1000 is outside the vocabulary"),
         ("position_embedding_type", "alibbi", "Did you mean 'alibi'"),
+        ("position_embedding_type", "none", "'relu'} is no argument of 'none'.* It takes dropout"),
     ],
 )
 def test_a_config_broken_after_it_was_made_is_refused_by_the_model(name, value, message):
-    config = tiny_config()
+    config = tiny_config("lspe", position_embedding_kwargs={"activation": "relu"})
     setattr(config, name, value)
     with pytest.raises(ValueError, match=message):
         PosEncForSequenceClassification(config)

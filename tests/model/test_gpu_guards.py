@@ -6,21 +6,10 @@ import torch
 from hf_posenc import PosEncModel, RotaryPosition, Tokens
 from hf_posenc.model import attention
 from tests.support.common import encoder, tiny_config, tokens
+from tests.support.references import varlen_attention
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)
-
-
-def plain_varlen(q, k, v, cuts, _, longest, __, scale, window_size):
-    """Attention of each sequence alone, within a window: (T, H, d) -> (T, H, d)."""
-    left, right = (reach if reach >= 0 else longest for reach in window_size)
-    outs = []
-    for sequence in zip(*(x.split(cuts.diff().tolist()) for x in (q, k, v)), strict=True):
-        distance = torch.arange(len(sequence[0])) - torch.arange(len(sequence[0]))[:, None]
-        rows = [x.transpose(0, 1) for x in sequence]
-        sees = (distance >= -left) & (distance <= right)
-        outs.append(torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=sees, scale=scale))
-    return torch.cat(outs, dim=1).transpose(0, 1)
 
 
 @pytest.fixture
@@ -30,7 +19,7 @@ def widths(monkeypatch):
 
     def varlen(q, *rest, **options):
         seen.append(q.shape[-1])
-        return plain_varlen(q, *rest, **options)
+        return varlen_attention(q, *rest, **options)
 
     monkeypatch.setattr(attention, "varlen_attn", varlen)
     monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, layout, x, has_dropout: layout.index is not None)

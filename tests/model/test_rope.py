@@ -204,8 +204,9 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
             assert completed(config, model) == plain
 
 
-def test_another_scheme_than_the_files_takes_none_of_its_angles(tmp_path):
-    tiny_config("rope", rope_parameters={"rope_theta": 500.0}).save_pretrained(tmp_path)
+@pytest.mark.parametrize("scheme", ["rope", "learned+rope"])
+def test_another_scheme_than_the_files_takes_none_of_its_angles(scheme, tmp_path):
+    tiny_config(scheme, rope_parameters={"rope_theta": 500.0}).save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"] == 500.0
     assert AutoConfig.from_pretrained(tmp_path, position_embedding_type="alibi").rope_parameters is None
     both = AutoConfig.from_pretrained(tmp_path, position_embedding_type="sinusoidal+rope")

@@ -12,6 +12,7 @@ from hf_posenc import SCHEMES, UserError, kernels
 from model_cards.benchmark import contenders, host, modernbert, run, targets, work
 from tests import gpu
 from tests.support.common import BUILTIN, encoder, tiny_classifier, tokens, write_csv
+from tests.support.references import varlen_attention
 
 CARDS = Path(__file__).parents[2] / "model_cards"
 PAGE = CARDS / "speed.md"
@@ -66,20 +67,6 @@ def test_a_row_says_what_was_measured_and_who_cannot_run_is_left_out(monkeypatch
         run.run_benchmark(run.Settings(contenders=names[::-1], works=("2x8",), **TINY))
 
 
-def written_out(q, k, v, cuts, other_cuts, longest, other_longest, *, scale, window_size):
-    """What PyTorch's varlen attention computes, which runs on a GPU alone."""
-    lengths = cuts.diff().tolist()
-    assert max(lengths) == longest == other_longest
-    outs = []
-    for a, b, c in zip(*(t.split(lengths) for t in (q, k, v)), strict=True):
-        place = torch.arange(len(a))
-        logits = torch.einsum("ihd,jhd->hij", a, b) * scale
-        if window_size != (-1, -1):
-            logits = logits.masked_fill((place[:, None] - place[None]).abs() > window_size[0], -torch.inf)
-        outs.append(torch.einsum("hij,jhd->ihd", logits.softmax(-1), c))
-    return torch.cat(outs)
-
-
 def answers_of_modernbert(device="cpu", dtype=torch.float32):
     """Padded and unpadded logits."""
     batch = work.make_batches("3x150", 1, device)[0]  # windows are 64 to each side
@@ -90,7 +77,7 @@ def answers_of_modernbert(device="cpu", dtype=torch.float32):
 
 
 def test_unpadded_modernbert_gives_modernberts_logits(monkeypatch):
-    monkeypatch.setattr(modernbert, "varlen_attn", written_out)
+    monkeypatch.setattr(modernbert, "varlen_attn", varlen_attention)
     padded, unpadded = answers_of_modernbert()
     torch.testing.assert_close(unpadded, padded, atol=1e-5, rtol=1e-5)
 

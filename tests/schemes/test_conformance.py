@@ -84,7 +84,6 @@ BROKEN = [
     (broken.ChangesPositions, "repeats", r"embed changes tokens\.positions in place", None),
     (broken.PositionalArguments, "signature", "argument 'num_heads' isn't keyword-only", ()),
     (broken.TupleDefault, "signature", r"default reach=\(4, 5\) doesn't survive a config\.json", ("saving",)),
-    (broken.NameOfTwoWords, "signature", "name='two words' can't name a scheme", ()),
     (broken.HalfPrecisionAngles, "shapes", r"rotary returns .* torch\.bfloat16", ("shift",)),
     (broken.FirstPlaceOfTheRow, "padding", "length 9 padded on the left .*differ by", ("packing", "attention")),
     (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ()),

@@ -10,6 +10,7 @@ import torch
 
 import hf_posenc
 from hf_posenc import PosEncConfig, PosEncModel, PositionScheme, Tokens, UserError, plot, plotting
+from hf_posenc.schemes.hooks import rotated_units
 from tests.support.common import COMBINED, EVERY_HOOK, encoder, tiny_config
 from tests.support.own_schemes import Gate
 from tests.support.references import PUBLISHED_SLOPES
@@ -193,9 +194,8 @@ class Appends(PositionScheme):
         return tuple(torch.nn.functional.pad(x, (0, 1), value=1.0) for x in (q, k))
 
 
-def test_what_is_appended_to_queries_and_keys_is_no_rotation(monkeypatch):
-    monkeypatch.setitem(hf_posenc.SCHEMES, "appends", Appends)
-    np.testing.assert_array_equal(image(axes(tiny_config("appends"))["q.k of each entry of head 0"]), np.ones((8, S)))
+def test_what_is_appended_to_queries_and_keys_is_no_rotation():
+    assert torch.equal(rotated_units(Appends(), 2, 4, 5, 0), torch.eye(4).expand(1, 5, 4, 4))
 
 
 def test_nothing_global_is_touched(tmp_path, monkeypatch):
