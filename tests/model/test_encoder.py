@@ -559,12 +559,7 @@ def test_input_that_does_not_fit_is_named(arguments, message):
     ("name", "labels", "message"),
     [
         ("SequenceClassification", [0, 1, 2], r"batch_size \(2\) to match target batch_size \(3\)"),
-        (
-            "TokenClassification",
-            (2, 5),
-            [[0] * 4] * 2,
-            r"labels of shape \(2, 4\) don't fit an input of shape \(2, 5\)",
-        ),
+        ("TokenClassification", [[0] * 4] * 2, r"labels of shape \(2, 4\) don't fit an input of shape \(2, 5\)"),
         ("MultipleChoice", [0, 1], r"takes input_ids \(B, C, S\)"),
     ],
 )
