@@ -110,7 +110,7 @@ OTHERS = [
     (["convert", "../nowhere", "-o", "new"], "There is no folder '../nowhere'."),
     ([*NEW, "--data", "a/b/c"], "--data 'a/b/c': there is no such folder."),
     (["predict", "~/nowhere", "a"], f"There is no folder {os.path.expanduser('~/nowhere')!r}."),
-    (["plot", "model", "-o", "a.png", "--scheme-kwargs", "{}"], "--scheme-kwargs '{}' goes with a scheme's name"),
+    (["plot", "model", "-o", "a.png", "--scheme-kwargs", "{}"], "--scheme-kwargs goes with a scheme's name"),
     (["plot", "nobody/nothing", "-o", "a.png"], "'nobody/nothing' is no folder, and couldn't be had from the Hub: "),
     (["plot", "rope", "-o", "a.jpg"], "--output 'a.jpg' names no format"),
     (["convert", "model", "-o", "new", "--scheme", "rpoe"], "--scheme 'rpoe' is unknown. Did you mean 'rope'?"),
