@@ -142,9 +142,8 @@ def test_unknown_keys_of_a_file_are_kept_and_one_like_a_field_is_said_once(tmp_p
     logging.Logger.warning_once.cache_clear()
     theirs = {"bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3, "sentence_transformers": {"version": "6"}}
     theirs |= {"custom_pipelines": {}, "is_decoder": False, "from_the_future": [1]}
-    theirs |= {"max_length": 20, "top_k": 5}  # of generation
-    properties = {"token_rms": 3, "embedding_width": 7}
-    for folder in (written(tmp_path, **theirs, **properties, hiden_size=7), tmp_path / "again"):
+    not_read = {"max_length": 20, "top_k": 5, "token_rms": 3, "embedding_width": 7}  # of generation, and properties
+    for folder in (written(tmp_path, **theirs, **not_read, hiden_size=7), tmp_path / "again"):
         config = PosEncConfig.from_pretrained(folder)
         assert {name: getattr(config, name) for name in theirs} == theirs
         assert (config.hidden_size, config.hiden_size, config.token_rms) == (32, 7, 0.02)
