@@ -73,9 +73,8 @@ def spelt_by_train():
     """Messages name parameters as `hf-posenc train` takes them, though a test calls Python."""
     import typer
 
-    from hf_posenc.cli import app
+    from hf_posenc import cli, errors
     from hf_posenc.cli.spelling import CommandLineSpelling
-    from hf_posenc.errors import spelling
 
-    with spelling(CommandLineSpelling(typer.main.get_command(app).commands, "train")):
+    with errors.spelling(CommandLineSpelling(typer.main.get_command(cli.app).commands, "train")):
         yield

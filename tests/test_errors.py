@@ -7,22 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.cli import app
-from hf_posenc.cli.spelling import CommandLineSpelling
-from hf_posenc.errors import (
-    NO_VALUE,
-    Interrupted,
-    UserError,
-    check_local,
-    format_cli_error,
-    is_local,
-    one_line,
-    spell,
-    spelling,
-)
+from hf_posenc import Interrupted, PosEncConfig, PosEncForSequenceClassification, UserError, errors
 
 TOKEN = "hf_thisIsNoRealTokenButLooksLikeOne"
 SECRETS = {"that looks like one": TOKEN, "of the environment": "an odd token", "of the file": "saved-by-a-login"}
@@ -45,19 +31,19 @@ def masks(text: str, *kept: str) -> bool:
 
 def test_no_token_is_quoted(tokens, monkeypatch):
     # Without HF_TOKEN the current token is that of the file; with it the file's isn't sent.
-    assert masks(one_line(ValueError(tokens)), SECRETS["of the environment"])
+    assert masks(errors.one_line(ValueError(tokens)), SECRETS["of the environment"])
     monkeypatch.setenv("HF_TOKEN", f" {SECRETS['of the environment']}\n")
-    assert masks(one_line(ValueError(tokens)), SECRETS["of the file"])
+    assert masks(errors.one_line(ValueError(tokens)), SECRETS["of the file"])
     for text in ("hf_posenc_is_the_name_of_a_package_with_many_words", "hf_short", f"x{'y' * 40}"):
-        assert one_line(ValueError(text)) == text
+        assert errors.one_line(ValueError(text)) == text
     for text in (f"hf_oauth_{'a1' * 20}.b-c_d.e", f"hf_jwt_{'A' * 30}"):
-        assert one_line(ValueError(f"It was {text}.")) == "It was hf_...."
+        assert errors.one_line(ValueError(f"It was {text}.")) == "It was hf_...."
 
 
 def test_a_token_file_that_cannot_be_read_hides_no_error(monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path))  # a folder
-    assert one_line(ValueError("no room")) == "no room"
+    assert errors.one_line(ValueError("no room")) == "no room"
 
 
 @pytest.mark.parametrize("variable", [None, "HF_POSENC_TRACEBACK"])
@@ -123,7 +109,7 @@ def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, 
 
 def test_messages_are_not_rewritten(run):
     path = "/data/--my_file.csv"
-    assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"Error: '{path}' doesn't exist."
+    assert errors.format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"Error: '{path}' doesn't exist."
     assert f"Error: '{path}' can't be read: " in run("train", "-o", "x", "--data", path)[2]
 
 
@@ -132,24 +118,26 @@ def test_one_of_several_processes_speaks(error, monkeypatch):
     lines = []
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
-        lines.append(format_cli_error(error)[0])
+        lines.append(errors.format_cli_error(error)[0])
     assert lines[0]
     assert not lines[1]
 
 
 def test_a_fault_of_one_process_alone_names_it(monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert format_cli_error(RuntimeError("no room"))[0].startswith("Error: process 1: RuntimeError: no room (HF_POSENC")
+    assert errors.format_cli_error(RuntimeError("no room"))[0].startswith(
+        "Error: process 1: RuntimeError: no room (HF_POSENC"
+    )
 
 
 def test_a_folder_of_an_owners_name_blocks_no_name_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "google" / "mine").mkdir(parents=True)
-    assert not is_local("google/bert_uncased_L-2_H-128_A-2")
-    check_local("--pretrained", "google/bert_uncased_L-2_H-128_A-2")
-    assert is_local("google/mine")
+    assert not errors.is_local("google/bert_uncased_L-2_H-128_A-2")
+    errors.check_local("--pretrained", "google/bert_uncased_L-2_H-128_A-2")
+    assert errors.is_local("google/mine")
     for name in ("./google/bert", "google/bert/x", "~/google", "a folder", ".."):
-        assert is_local(name)
+        assert errors.is_local(name)
 
 
 LIGHT = "import sys\nsys.argv = ['hf-posenc', '--version']\n"
@@ -179,30 +167,26 @@ atexit.register(lambda: print("in a group:", group.is_initialized()))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "in a group: False"), done.stderr
 
 
-COMMANDS = typer.main.get_command(app).commands
-
-
 @pytest.mark.parametrize(
     ("parameter", "value", "in_python", "on_the_command_line"),
     [
         ("scheme", "rpoe", "scheme='rpoe'", "--scheme 'rpoe'"),
         ("max_steps", 3, "max_steps=3", "--max-steps 3"),
-        ("output", NO_VALUE, "output", "--output"),
+        ("output", errors.NO_VALUE, "output", "--output"),
         ("overwrite", True, "overwrite=True", "--overwrite"),
         ("bf16", False, "bf16=False", "--no-bf16"),
         ("set.optim", "sgd", "set={'optim': 'sgd'}", "--set optim=sgd"),
         ("set.tf32", True, "set={'tf32': True}", "--set tf32=true"),
-        ("set.optim", NO_VALUE, "set={'optim': ...}", "--set optim"),
+        ("set.optim", errors.NO_VALUE, "set={'optim': ...}", "--set optim"),
         ("scheme_kwargs", {"std": 1}, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
         ("scheme_kwargs.std", 1, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
         ("allow_pickle", True, "allow_pickle=True", "`hf-posenc convert --allow-pickle`"),
         ("verbose", 1, "verbose=1", "verbose=1"),
     ],
 )
-def test_a_parameter_is_spelt_as_its_reader_gives_it(parameter, value, in_python, on_the_command_line):
-    assert spell(parameter, value) == in_python
-    with spelling(CommandLineSpelling(COMMANDS, "train")):
-        assert spell(parameter, value) == on_the_command_line
-        error = UserError("is odd.", parameter=parameter, value=value)
-        assert (str(error), error.parameter) == (f"{on_the_command_line} is odd.", parameter)
+def test_a_parameter_is_spelt_as_its_reader_gives_it(request, parameter, value, in_python, on_the_command_line):
+    assert errors.spell(parameter, value) == in_python
     assert str(UserError(": no.", parameter=parameter, value=value)) == f"{in_python}: no."
+    request.getfixturevalue("spelt_by_train")
+    error = UserError("is odd.", parameter=parameter, value=value)
+    assert (str(error), error.parameter) == (f"{on_the_command_line} is odd.", parameter)

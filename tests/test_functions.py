@@ -74,8 +74,6 @@ def test_evaluate_returns_what_its_command_prints(trained, data, run):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda folder: hf_posenc.predict(folder), "Give texts to classify, or data with a file .*, and not both"),
-        (lambda folder: hf_posenc.predict(folder, ["a", "b"], text_pair="c"), "text_pair goes with exactly one text"),
         (lambda folder: hf_posenc.predict(folder, ["a"], output="x.xls"), "output='x.xls' names no format that is"),
         (
             lambda folder: hf_posenc.predict(folder, ["a"], epochs=1),

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from hf_posenc.machine import commit
+from hf_posenc import machine
 
 
 def test_the_commit_is_that_of_the_code_and_of_no_repository_around_it(tmp_path):
@@ -10,7 +10,7 @@ def test_the_commit_is_that_of_the_code_and_of_no_repository_around_it(tmp_path)
         person = ("-c", "user.name=a", "-c", "user.email=a@b")
         return subprocess.run(["git", *person, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
-    here = commit.__wrapped__
+    here = machine.commit.__wrapped__
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -10,8 +10,7 @@ import pytest
 import typer
 
 import hf_posenc
-from hf_posenc.cli import app
-from hf_posenc.options import OF_LABELS, READING, Options
+from hf_posenc import cli, options
 
 PACKAGE = Path(hf_posenc.__file__).parent
 SIGNATURES = {
@@ -70,7 +69,7 @@ OF_THE_COMMAND = {
     "predict": {"as_json"},  # print JSON
     "evaluate": {"as_json"},
     # The fields of `healing`.
-    "convert": {"heal", "max_steps", "max_length", "bf16", *READING} - {*OF_LABELS},
+    "convert": {"heal", "max_steps", "max_length", "bf16", *options.READING} - {*options.OF_LABELS},
     "check": {"onnx", "scheme_file"},  # its check needs an export; `register_scheme` takes the file
 }
 """Parameters that only the command has."""
@@ -83,7 +82,7 @@ OF_THE_FUNCTION = {
     "publish": {"token"},  # never on a command line
 }
 """Parameters that only the function has."""
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "parameters"), SIGNATURES.items())
@@ -124,9 +123,10 @@ def test_a_command_and_its_function_have_the_same_parameters_and_defaults(comman
     name = FUNCTION_OF.get(command, command)
     ours = {item.name: item.default for item in inspect.signature(getattr(hf_posenc, name)).parameters.values()}
     if ours.keys() & {"options", "reading"} and command in ("train", "predict", "evaluate", "export"):
-        left_out = OF_LABELS if command == "predict" else ()
-        shared = {"train": [item.name for item in fields(Options)]}.get(command, {*READING} - {*left_out})
-        ours |= {item.name: item.default for item in fields(Options) if item.name in shared and item.name not in ours}
+        declared = {item.name: item.default for item in fields(options.Options)}
+        left_out = options.OF_LABELS if command == "predict" else ()
+        shared = declared.keys() if command == "train" else {*options.READING} - {*left_out}
+        ours = {**{name: declared[name] for name in shared}, **ours}
     theirs = {item.name: item.default for item in COMMANDS[command].params if item.name != "help"}
     assert theirs.keys() - ours.keys() == OF_THE_COMMAND.get(command, set())
     assert ours.keys() - theirs.keys() == OF_THE_FUNCTION.get(command, set())

@@ -8,7 +8,7 @@ import pytest
 
 import hf_posenc
 from hf_posenc import UserError
-from hf_posenc.options import READING, Options
+from hf_posenc.options import Options
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -24,7 +24,7 @@ def test_each_option_by_which_data_is_read_is_one_of_reading():
     which = ("data", "data_config", "validation", "test", "validation_share", "max_rows", "problem_type")
     rooms = (Path(hf_posenc.__file__).parent / "data").glob("*.py")
     used = {name for room in rooms for name in re.findall(r"\boptions\.(\w+)", room.read_text())}
-    assert used & {item.name for item in fields(Options)} - {*which} == {*READING}
+    assert used & {item.name for item in fields(Options)} - {*which} == {*hf_posenc.options.READING}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import SCHEMES, Comparison, cli
-from hf_posenc.options import PATHS, Options
+from hf_posenc import SCHEMES, Comparison, cli, options
 from tests.support.common import others_slow, tiny_classifier
 
 SMALL = ["--max-steps", "1", "--no-bf16"]
@@ -51,7 +50,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
 """Words of each command, and each of its parameters that may be a path, as a shell leaves it."""
 OTHERS = {
     *("license", "language", "dataset"),
-    *(set(Options.__dataclass_fields__) - {*PATHS}),
+    *(set(options.Options.__dataclass_fields__) - {*options.PATHS}),
     *("texts", "text_pair", "split", "as_json", "windows", "stride", "threshold", "top_k", "calibrated", "backend"),
     *("head", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
     *("quantize", "largest_drop", "schemes", "seeds", "reference", "options", "search", "keep_models", "dry_run"),

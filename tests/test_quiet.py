@@ -7,7 +7,7 @@ import datasets
 import pytest
 from transformers.utils import logging as bars
 
-from hf_posenc.quiet import silence
+from hf_posenc import quiet
 
 
 @pytest.mark.parametrize("shown", [True, False])
@@ -24,7 +24,7 @@ def test_bars_and_levels_are_afterwards_what_they_were(shown, error):
             switch()
         for logger in loggers:
             logger.setLevel(logging.INFO)
-        with pytest.raises(error) if error else silence(), silence():
+        with pytest.raises(error) if error else quiet.silence(), quiet.silence():
             assert (sys.stdout, sys.stderr, logging.root.manager.disable) == streams  # other threads use them, too
             assert not bars.is_progress_bar_enabled()
             assert datasets.are_progress_bars_disabled()

@@ -223,6 +223,11 @@ def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> 
 # ---- equal texts on one side -----------------------------------------------------------------------------------------
 
 
+def _normalized(text: str) -> str:
+    """The text with one space for each run of white space, one form of each character (NFKC), and no case."""
+    return " ".join(normalize("NFKC", text).casefold().split())
+
+
 def marks_of(*texts: Iterable[str]) -> list[int]:
     """A number of 64 bits for each text, or each pair of texts; equal texts have equal marks.
 
@@ -230,7 +235,7 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     """
     marks = []
     for parts in zip(*texts, strict=True):
-        joined = "\x1f".join(" ".join(normalize("NFKC", text).casefold().split()) for text in parts)
+        joined = "\x1f".join(map(_normalized, parts))
         marks.append(int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest()))
     return marks
 
@@ -242,7 +247,7 @@ def pair_marks(*texts: Sequence[str]) -> list[int]:
     """
     marks = marks_of(*texts)
     words = [
-        tuple(tuple(sorted(_WORD.findall(normalized(text)))) for text in parts) for parts in zip(*texts, strict=True)
+        tuple(tuple(sorted(_WORD.findall(_normalized(text)))) for text in parts) for parts in zip(*texts, strict=True)
     ]
     groups: dict[Hashable, set[int]] = defaultdict(set)
     for mark, of_row in zip(marks, words, strict=True):

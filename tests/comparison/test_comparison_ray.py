@@ -7,12 +7,12 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from comparison_harness import done_run, printed, quiet, toy
 from rich.console import Console
 
 from hf_posenc.comparison import Comparison, execute, read_table
 from hf_posenc.comparison.executor import Engine
 from hf_posenc.errors import Interrupted, UserError
+from tests.support.comparison import done_run, printed, quiet, toy
 
 BROKEN = """
 from hf_posenc import PositionScheme

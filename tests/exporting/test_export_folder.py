@@ -1,5 +1,6 @@
 """What lies in an exported folder, who loads it, and what is refused without a trace."""
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -13,12 +14,9 @@ from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_posenc import UserError, cli, export, publish, register_scheme
-from hf_posenc.checkpoints.keeper import LIST, is_model_file, output_folder
 from hf_posenc.exporting.graph import record_files
-from hf_posenc.inference import backends
-from hf_posenc.inference.backends import open_backend, torch_backend
-from hf_posenc.markdown import HERE
-from tests.support.common import schemes_restored
+from hf_posenc.inference.backends import open_backend
+from tests.support.common import schemes_restored, tiny_classifier
 from tests.support.exporting import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
 
 
@@ -33,10 +31,10 @@ def source(tmp_path_factory):
 def command(source, tmp_path_factory):
     """The command that exports it to ONNX over an older export: what it says, and the folder."""
     out = tmp_path_factory.mktemp("exported") / "out"
-    with output_folder(out) as output, output.replaced() as new:
-        (new / "openvino").mkdir()
-        for name in ("config.json", "export.json", "openvino/openvino_model.xml"):
-            (new / name).write_text("{}")
+    bert = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
+    tiny_classifier(out.with_name("older"), ["a film"], ("b", "g"), **bert)
+    export(out.with_name("older"), out, to="native")
+    assert (out / "model.safetensors").exists()
     words = ["export", str(source[0]), "-o", str(out), "--to", "onnx", "--overwrite"]
     return CliRunner().invoke(cli.app, words), out
 
@@ -53,10 +51,10 @@ def files(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
-    beside = {"config.json", "export.json", "README.md", "tokenizer.json", "tokenizer_config.json", LIST}
+    beside = {"config.json", "export.json", "README.md", "tokenizer.json", "tokenizer_config.json", "_files.json"}
     assert files(exported) == {*beside, "onnx/model.onnx", "onnx/model.onnx.data"}
-    assert json.loads((exported / LIST).read_text())["files"].keys() == files(exported) - {LIST}
-    assert all(is_model_file(exported / name) for name in files(exported))
+    listed = json.loads((exported / "_files.json").read_text())["files"].keys()
+    assert listed == files(exported) - {"_files.json"}
     config = json.loads((exported / "config.json").read_text())
     assert "auto_map" not in config
     assert config["architectures"] == ["PosEncForSequenceClassification"]
@@ -72,7 +70,7 @@ def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
     assert (data.library_name, data.pipeline_tag) == ("onnx", "text-classification")
     text = (exported / "README.md").read_text()
     assert "trust_remote_code" not in text
-    assert f'hf_posenc.load("{HERE}").predict' in text
+    assert 'hf_posenc.load("path/to/this/folder").predict' in text
     with pytest.raises(UserError, match=f"is a bert model.*hf upload OWNER/NAME {exported}\\.? "):
         publish(exported, "me/mine")
 
@@ -103,12 +101,11 @@ def test_transformers_exported_model_loads_it_without_remote_code(source, export
 
 
 @pytest.mark.slow
-def test_past_the_table_there_is_an_error_and_no_garbage_in_pytorch_and_in_the_graph(source, exported):
-    runtimes = torch_backend(source[1]), open_backend(exported, "onnx")
-    np.testing.assert_allclose(*(runtime.logits(batch(3, 64)) for runtime in runtimes), atol=1e-5)
-    for runtime in runtimes:
-        with pytest.raises(UserError, match="65 tokens long, and the model's table of positions ends at 64"):
-            runtime.logits(batch(1, 65))
+def test_past_the_table_there_is_an_error_and_no_garbage(source, exported):
+    backend, inputs = open_backend(exported, "onnx"), batch(3, 64)
+    np.testing.assert_allclose(backend.logits(inputs), expected(source[1], inputs)["logits"], atol=1e-5)
+    with pytest.raises(UserError, match="65 tokens long, and the model's table of positions ends at 64"):
+        backend.logits(batch(1, 65))
 
 
 @pytest.mark.slow
@@ -212,12 +209,12 @@ def test_what_a_folder_or_a_runtime_cannot_do_is_said(exported, name, options, w
 
 @pytest.mark.slow
 def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, monkeypatch):
-    find, names = backends.importlib.util.find_spec, "onnx, onnxscript, onnxruntime"
+    find, names = importlib.util.find_spec, "onnx, onnxscript, onnxruntime"
 
     def without_onnx(name):
         return None if name.startswith("onnx") else find(name)
 
-    monkeypatch.setattr(backends.importlib.util, "find_spec", without_onnx)
+    monkeypatch.setattr("importlib.util.find_spec", without_onnx)
     with pytest.raises(UserError, match="pip install onnxruntime"):
         open_backend(exported, "onnx")
     with pytest.raises(UserError, match=f"to='onnx' needs {names}.*pip install {names.replace(',', '')}"):
@@ -250,21 +247,32 @@ def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
-    with pytest.raises(UserError, match="to='tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"):
-        export(source[0], tmp_path / "out", to="tflite")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
-        export(source[0], tmp_path / "out", to="onnx", epochs=3)
-    with pytest.raises(UserError, match="There is no folder"):
-        export(str(tmp_path / "nothing"), tmp_path / "out", to="onnx")
-    with pytest.raises(UserError, match="is the source's own folder"):
-        export(source[0], source[0], to="onnx", overwrite=True)
-    checkpoint(tmp_path / "mute")
-    for path in (tmp_path / "mute").glob("tokenizer*"):
-        path.unlink()
-    with pytest.raises(UserError, match=r"has no tokenizer\. Save it into that folder"):
-        export(tmp_path / "mute", tmp_path / "out", to="onnx")
-    assert not (tmp_path / "out").exists()
+INT8 = {"quantize": "int8"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "tflite"}, "^to='tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"),
+        ({"epochs": 3}, "unexpected keyword argument 'epochs'"),
+        ({"checkpoint": "./nothing"}, "^There is no folder"),
+        ({"output": "source", "overwrite": True}, "is the source's own folder"),
+        ({"checkpoint": "mute"}, r"has no tokenizer\. Save it into that folder"),
+        ({"quantize": "int4"}, "^quantize='int4' is unknown. Give int8"),
+        ({"evaluate": "data.csv"}, "^evaluate='data.csv' is for quantize='int8'. Give both"),
+        ({**INT8, "evaluate": "nothing.csv"}, "^evaluate='nothing.csv': there is no such file"),
+        ({**INT8, "calibrate": __file__}, "^calibrate='.*' is for openvino; onnx finds"),
+        ({**INT8, "largest_drop": 1.5}, "^largest_drop=1.5 is out of range. Give a number from 0 to 1"),
+        ({**INT8, "largest_drop": float("nan")}, "^largest_drop=nan is out of range"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(source, tmp_path, monkeypatch, options, message):
+    for name, ignored in (("source", ()), ("mute", ("tokenizer*",))):
+        shutil.copytree(source[0], tmp_path / name, ignore=shutil.ignore_patterns(*ignored))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((UserError, TypeError), match=message):
+        export(**{"checkpoint": "source", "output": "out", "to": "onnx", **options})
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "mute"}
 
 
 @pytest.mark.parametrize(
@@ -292,7 +300,7 @@ def test_the_command_exports_over_an_older_export_and_says_what_it_did(command):
     assert "at most 64 tokens" in done.stdout
     assert "differs from PyTorch by at most" in done.stdout
     assert done.stderr.count("...") == 3
-    assert not (out / "openvino").exists()
+    assert not (out / "model.safetensors").exists()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hf_posenc import export
-from hf_posenc.inference.backends import GRAPHS, open_backend
+from hf_posenc.inference.backends import open_backend
 from tests.support.common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
 from tests.support.exporting import batch, checkpoint, expected
 
@@ -109,7 +109,7 @@ def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(rope, tmp_path)
     export(tmp_path / "model", tmp_path / "out", to="openvino")
     check_equal(model, open_backend(tmp_path / "out", "openvino"))
     for folder in (rope[2], tmp_path / "out"):
-        graph = openvino.Core().compile_model(folder / GRAPHS["openvino"], "CPU").get_runtime_model()
+        graph = openvino.Core().compile_model(folder / "openvino/openvino_model.xml", "CPU").get_runtime_model()
         kinds = [node.get_rt_info()["layerType"].astype(str) for node in graph.get_ops()]
         assert kinds.count("RoPE") == 2 * model.config.num_hidden_layers
 

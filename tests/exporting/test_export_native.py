@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,33 +14,28 @@ from transformers import CONFIG_MAPPING
 
 import hf_posenc
 from hf_posenc import UserError
-from hf_posenc.checkpoints.loading import load_any
-from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.conversion import families
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
-from hf_posenc.exporting import run
-from hf_posenc.exporting.native import to_native, write
-from hf_posenc.finetuning.train import fine_tune
-from hf_posenc.model import modeling_posenc
-from hf_posenc.options import Options
-from hf_posenc.tasks import TASKS, auto_class
-from tests.support.common import others_slow, padded, perturb, tiny_config
-from tests.support.conversion import sentences, tiny_source, tiny_tokenizer
+from tests.support.common import others_slow, perturb, tiny_config
+from tests.support.conversion import assert_same, sentences, tiny_source, tiny_tokenizer
 
+HEADS = {
+    "feature-extraction": "Model",
+    "fill-mask": "ForMaskedLM",
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+    "multiple-choice": "ForMultipleChoice",
+}
 CLASSIFIERS = [name for name in FAMILIES if "text-classification" in FAMILIES[name].heads]
-PER_TOKEN = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
-ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
-EVERY_HEAD = [("bert", "learned"), ("jina_embeddings_v3", "rope"), ("mpnet", "learned+t5")]
 CASES = [
-    (name, scheme, task)
+    (name, scheme, task, {}, name)
     for name, family in FAMILIES.items()
     if name in CONFIG_MAPPING  # the lowest transformers has no gte
     for scheme in FAMILIES[name].schemes
     for task in ("feature-extraction", *family.heads)
-    if task in ("fill-mask", "text-classification") or (name, scheme) in EVERY_HEAD
+    if task == "fill-mask" or (name, scheme) == ("mpnet", "learned+t5")
 ]
-"""Every class, and of some every head; all of them go back and forth in test_conversion_exact.py."""
+"""Every class, and of one every head; all of them go back and forth in test_conversion_exact.py."""
 ROPE = {"original_max_position_embeddings": 16, "factor": 4.0}
 BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 VARIANTS = [
@@ -63,13 +59,20 @@ VARIANTS = [
     ("roformer", "rope", {"embedding_size": 20}),
     ("roformer", "rope", {"max_position_embeddings": 1000}),
 ]
-VARIANTS = [variant for variant in VARIANTS if variant[0] in CONFIG_MAPPING]
+VARIANTS = [(name, scheme, "fill-mask", more, name) for name, scheme, more in VARIANTS if name in CONFIG_MAPPING]
 """What else the encoder may be; as a masked language model, which holds the most."""
-EVERY = [(*case, {}) for case in CASES] + [(name, scheme, "fill-mask", more) for name, scheme, more in VARIANTS]
+FIRST = [
+    ("bert", "learned", "text-classification", {}, "native"),
+    ("distilbert", "learned", "text-classification", {}, "native"),
+    ("electra", "learned", "feature-extraction", {"embedding_size": 20}, "native"),
+    *((name, "rope", "fill-mask", {}, "native") for name in ("roformer", "jina_embeddings_v3", "nomic_bert", "gte")),
+    ("mpnet", "learned+t5", "question-answering", {}, "native"),
+]
+"""Those that are chosen, where none is named: the first class that fits."""
 
 
-def posenc(name: str, scheme: str, task: str, **fields):
-    """A tiny random PosEnc model that a class can hold."""
+def saved(folder: Path, name: str, scheme: str, task: str, *, dtype=torch.float32, shards="5GB", **fields):
+    """A tiny random PosEnc checkpoint that a class can hold, with a tokenizer; returns its model in float32."""
     if name not in CONFIG_MAPPING:
         pytest.skip(f"this transformers has no {name}")
     types = {} if FAMILIES[name].token_types else {"type_vocab_size": 0}
@@ -79,110 +82,50 @@ def posenc(name: str, scheme: str, task: str, **fields):
     if task in ("text-classification", "token-classification"):
         fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
     torch.manual_seed(0)
-    model = getattr(modeling_posenc, f"PosEnc{TASKS[task]}")(tiny_config(**fields))
-    perturb(model)
+    model = perturb(getattr(hf_posenc, f"PosEnc{HEADS[task]}")(tiny_config(**fields))).to(dtype)
     if name == "deberta":  # whose keys have no bias
         for key, value in model.state_dict().items():
             value.mul_(not re.search(r"(key|keys\.\d)\.bias$", key))
-    return model.eval()
+    model.save_pretrained(folder, max_shard_size=shards)
+    write_tokenizer(folder, model.config.pad_token_id)
+    return model.float().eval()
 
 
-def inputs(name: str, task: str, config) -> list[dict]:
-    """Batches of several lengths: one text, padded on the right, and on the left where the class can take that."""
-    ids, mask = padded(ROWS)
-    ids = ids.masked_fill(mask == 0, config.pad_token_id or 0)
-    batches = [{"input_ids": ROWS[0][None], "attention_mask": torch.ones(1, 20, dtype=torch.int64)}]
-    batches.append({"input_ids": ids, "attention_mask": mask})
-    if FAMILIES[name].token_types and config.type_vocab_size > 1:
-        batches.append({**batches[1], "token_type_ids": (torch.arange(33) > 4).long() * mask})
-    if task in PER_TOKEN:
-        order = mask.argsort(dim=1, stable=True)
-        left = {"input_ids": ids.gather(1, order), "attention_mask": mask.gather(1, order)}
-        if not FAMILIES[name].counts_tokens:
-            left["position_ids"] = (left["attention_mask"].cumsum(1) - 1).clamp(min=0)
-        batches.append(left)
-    if task == "multiple-choice":
-        return [{key: torch.stack((value, value.flip(0)), 1) for key, value in batch.items()} for batch in batches]
-    return batches
+def write_tokenizer(folder: Path, pad_token_id: int | None) -> None:
+    """Whose padding is the model's: RoBERTa and its like take no other token 1."""
+    words = tiny_tokenizer(folder).get_vocab()
+    if pad_token_id == 1:
+        transformers.BertTokenizer(vocab={**words, "[UNK]": 0, "[PAD]": 1}).save_pretrained(folder)
 
 
-def answers_of(model, batches: list[dict]) -> list[dict]:
-    names = ("last_hidden_state", "logits", "start_logits", "end_logits")
-    with torch.no_grad():
-        outputs = [model(**batch) for batch in batches]
-    return [{name: output[name] for name in names if name in output} for output in outputs]
-
-
-def assert_same(answers: list[dict], expected: list[dict], batches: list[dict]) -> None:
-    assert len(answers) == len(expected) == len(batches) > 1
-    for output, wanted, batch in zip(answers, expected, batches, strict=True):
-        assert output.keys() == wanted.keys()
-        mask = batch["attention_mask"].bool()
-        for name, value in wanted.items():
-            real = mask if value.shape[:2] == mask.shape and mask.dim() == 2 else ...
-            torch.testing.assert_close(output[name][real], value[real], atol=1e-5, rtol=1e-5)
-
-
-def answers(case: dict) -> dict:
-    """What the Auto class of transformers answers to a folder, with its class and what its tokenizer makes of texts."""
-    cls = getattr(transformers, case["auto_class"])
-    model, loading = cls.from_pretrained(case["folder"], dtype=torch.float32, output_loading_info=True)
-    assert not type(model).__module__.startswith(("hf_posenc", "transformers_modules"))
+def exported(folder: Path, task: str, to: str = "native"):
+    """The report of an export into a folder beside, and what the Auto class of transformers loads of it."""
+    out = folder.with_name("out")
+    report = hf_posenc.export(folder, out, to=to)
+    auto = getattr(transformers, f"AutoModel{HEADS[task].removeprefix('Model')}")
+    theirs, loading = auto.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+    assert not type(theirs).__module__.startswith(("hf_posenc", "transformers_modules"))
+    assert type(theirs).__name__ == report.architecture
     assert not {name for names in loading.values() for name in names if "pooler" not in name}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(case["folder"])
-    outputs, ids = answers_of(model.eval(), case["batches"]), tokenizer(case["texts"])["input_ids"]
-    return {
-        "class": type(model).__name__,
-        "outputs": outputs,
-        "ids": ids,
-        "padding_side": tokenizer.padding_side,
-    }
+    return report, theirs.eval()
 
 
-def case_of(folder: Path, task: str, batches: list[dict]) -> dict:
-    return {"folder": str(folder), "auto_class": auto_class(task), "batches": batches, "texts": sentences(3)}
+QUICK = [*CASES[::5], *VARIANTS[::3], *FIRST]
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """Every class, written and loaded by transformers' own: the answers, those expected, and the case."""
-    folder = tmp_path_factory.mktemp("native")
-    tokenizer = tiny_tokenizer(folder / "tokenizer")
-    cases, expected = [], []
-    for number, (name, scheme, task, more) in enumerate(EVERY):
-        model = posenc(name, scheme, task, **more)
-        (folder / str(number)).mkdir()
-        write(model, tokenizer, folder / str(number), like=name)
-        batches = inputs(name, task, model.config)
-        cases.append(case_of(folder / str(number), task, batches))
-        expected.append(answers_of(model, [{k: v for k, v in b.items() if k != "position_ids"} for b in batches]))
-    results = map(answers, cases)
-    return {repr(case): outputs for case, *outputs in zip(EVERY, results, expected, cases, strict=True)}
-
-
-@pytest.mark.parametrize(("name", "scheme", "task", "more"), EVERY)
-def test_transformers_own_class_computes_the_same(name, scheme, task, more, exported, tmp_path):
-    result, expected, case = exported[repr((name, scheme, task, more))]
-    assert result["class"] == FAMILIES[name].model_class(task).__name__
-    assert_same(result["outputs"], expected, case["batches"])
-    assert result["ids"] == tiny_tokenizer(tmp_path)(case["texts"])["input_ids"]
-    files = {path.name for path in Path(case["folder"]).iterdir()}
-    assert files == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert "auto_map" not in json.loads(Path(case["folder"], "config.json").read_text())
-
-
-def test_the_first_class_that_fits_is_chosen():
-    models = {
-        "bert": posenc("bert", "learned", "text-classification"),
-        "distilbert": posenc("distilbert", "learned", "text-classification"),
-        "electra": posenc("electra", "learned", "feature-extraction", embedding_size=20),
-        "roformer": posenc("roformer", "rope", "fill-mask"),
-        "jina_embeddings_v3": posenc("jina_embeddings_v3", "rope", "fill-mask"),
-        "nomic_bert": posenc("nomic_bert", "rope", "fill-mask"),
-        "gte": posenc("gte", "rope", "fill-mask"),
-        "mpnet": posenc("mpnet", "learned+t5", "question-answering"),
-    }
-    assert {name: to_native(model)[0].config.model_type for name, model in models.items()} == {n: n for n in models}
+@pytest.mark.parametrize(("name", "scheme", "task", "more", "to"), others_slow([*CASES, *VARIANTS], *QUICK))
+def test_transformers_own_class_computes_the_same(name, scheme, task, more, to, tmp_path):
+    model = saved(tmp_path / "in", name, scheme, task, **more)
+    report, theirs = exported(tmp_path / "in", task, to)
+    assert report.architecture == FAMILIES[name].model_class(task).__name__
+    assert_same(model, theirs, task, model.config.pad_token_id or 0)
+    texts = sentences(3)
+    tokenizers = [transformers.AutoTokenizer.from_pretrained(tmp_path / folder) for folder in ("in", "out")]
+    assert tokenizers[0](texts)["input_ids"] == tokenizers[1](texts)["input_ids"]
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= files
+    assert not [file for file in files if file.endswith(".py")]
+    assert "auto_map" not in json.loads((tmp_path / "out/config.json").read_text())
 
 
 BERT, BERT_LM = (("bert", "learned", task) for task in ("text-classification", "fill-mask"))
@@ -248,43 +191,24 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
         (("mpnet", "t5", "multiple-choice"), {"type_vocab_size": 2}, None, "type_vocab_size=2 .*pairs of texts"),
     ],
 )
-def test_what_no_class_can_hold_is_refused_with_each_value(start, fields, asked, match):
-    model = posenc(*start, **fields)
+def test_what_no_class_can_hold_is_refused_with_each_value(start, fields, asked, match, tmp_path):
+    saved(tmp_path / "in", *start, **fields)
     with pytest.raises(UserError, match=match):
-        to_native(model, asked)
-
-
-def saved(folder: Path, name: str, scheme: str, task: str, *, dtype=torch.float32, shards="5GB", **fields):
-    """A checkpoint with a tokenizer in a folder; returns its model in float32, as the folder holds it."""
-    model = posenc(name, scheme, task, vocab_size=60, **fields).to(dtype)
-    model.save_pretrained(folder, max_shard_size=shards)
-    tiny_tokenizer(folder)
-    return model.float()
-
-
-def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.ExportReport, dict]:
-    """Exports a folder and compares what transformers' class answers; returns the report and the answer."""
-    report = hf_posenc.export(folder, folder.with_name("out"), to="native", **options)
-    ids = {"input_ids": torch.arange(5, 25).view(2, 10), "attention_mask": torch.ones(2, 10, dtype=torch.int64)}
-    batches = [ids, {name: value[:1] for name, value in ids.items()}]
-    result = answers(case_of(folder.with_name("out"), task, batches))
-    assert_same(result["outputs"], answers_of(model, batches), batches)
-    return report, result
+        hf_posenc.export(tmp_path / "in", tmp_path / "out", to=asked or "native")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     "name", others_slow(["jina_embeddings_v3", "gte", "mpnet"], "bert", "nomic_bert", "roformer", "esm")
 )
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
-    # MPNet's t5: its table takes token 1, [UNK] in these texts, for padding.
     scheme = "rope" if name == "esm" else list(FAMILIES[name].schemes)[-1]
     types = 0 if name == "esm" else 1
-    model = saved(
-        tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=types
-    )
+    halves = {"dtype": torch.bfloat16, "shards": "20KB", "type_vocab_size": types}
+    model = saved(tmp_path / "in", name, scheme, "fill-mask", **halves)
     assert (tmp_path / "in/model.safetensors.index.json").is_file()
-    report, _ = check_export(tmp_path / "in", model, "fill-mask")
-    assert report.largest_difference <= 1e-5
+    report, theirs = exported(tmp_path / "in", "fill-mask")
+    assert_same(model, theirs, "fill-mask", model.config.pad_token_id or 0)
     stored = load_file(tmp_path / "out/model.safetensors")
     assert {stored.pop(key).dtype for key in [*stored] if "inv_freq" in key} <= {torch.float32}
     dtypes = {tensor.dtype for tensor in stored.values()}
@@ -298,120 +222,118 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
     scheme = next(iter(FAMILIES[name].schemes))
-    units = {"problem_type": "regression", "label_mean": 2005.0, "label_scale": 10.0}
-    model = posenc(name, scheme, "text-classification", **units, id2label={0: "year"}, layer_norm_eps=1e-12).to(dtype)
-    native, _ = to_native(model)
-    assert native.config.problem_type == "regression"
-    native.save_pretrained(tmp_path)
-    native = type(native).from_pretrained(tmp_path).eval()
+    units = {"problem_type": "regression", "label_mean": 2005.0, "label_scale": 10.0, "id2label": {0: "year"}}
+    model = saved(tmp_path / "in", name, scheme, "text-classification", dtype=dtype, **units, layer_norm_eps=1e-12)
+    _, theirs = exported(tmp_path / "in", "text-classification", name)
+    assert theirs.config.problem_type == "regression"
     ids = torch.arange(5, 25).view(2, 10)
-    torch.testing.assert_close(native(ids).logits, model.float()(ids).logits, atol=1e-3, rtol=0)
+    torch.testing.assert_close(theirs(ids).logits, model(ids).logits, atol=1e-3, rtol=0)
 
 
-def test_labels_dropouts_and_the_problem_come_along():
+@pytest.mark.parametrize("name", ["jina_embeddings_v3", "mpnet"])
+def test_labels_dropouts_and_the_problem_come_along(name, tmp_path):
     fields = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
     fields |= {"problem_type": "multi_label_classification"}
-    for name, where in (("jina_embeddings_v3", "classifier_dropout"), ("mpnet", None)):
-        model = posenc(name, next(iter(FAMILIES[name].schemes)), "text-classification", **fields)
-        native, notes = to_native(model, name)
-        assert native.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
-        assert native.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
-        assert native.config.problem_type == "multi_label_classification"
-        assert (native.config.hidden_dropout_prob, native.config.attention_probs_dropout_prob) == (0.2, 0.3)
-        if where is None:
-            assert any("hidden_dropout_prob=0.2 where classifier_dropout=0.4 acts here" in n for n in notes)
-        else:
-            assert getattr(native.config, where) == 0.4
-
-
-def test_the_columns_that_were_trained_on_come_along():
-    model = posenc("bert", "learned", "text-classification")
-    columns = Columns(("title", "body"), ("grade",), " ")
-    remember_columns(model.config, columns)
-    assert remembered_columns(to_native(model)[0].config) == columns
+    saved(tmp_path / "in", name, next(iter(FAMILIES[name].schemes)), "text-classification", **fields)
+    report, theirs = exported(tmp_path / "in", "text-classification", name)
+    assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    assert theirs.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+    assert theirs.config.problem_type == "multi_label_classification"
+    assert (theirs.config.hidden_dropout_prob, theirs.config.attention_probs_dropout_prob) == (0.2, 0.3)
+    if name == "mpnet":
+        lost = "hidden_dropout_prob=0.2 where classifier_dropout=0.4 acts here"
+        assert any(lost in note for note in report.notes)
+    else:
+        assert theirs.config.classifier_dropout == 0.4
 
 
 @pytest.mark.slow
 def test_a_tokenizer_that_pads_on_the_left_is_written_to_pad_on_the_right(tmp_path):
     model = saved(tmp_path / "in", "mpnet", "t5", "text-classification")
     tiny_tokenizer(tmp_path / "in", padding_side="left", model_max_length=1000)
-    report, result = check_export(tmp_path / "in", model, "text-classification")
-    assert result["padding_side"] == "right"
+    report, theirs = exported(tmp_path / "in", "text-classification")
+    assert_same(model, theirs, "text-classification", model.config.pad_token_id or 0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (tokenizer.padding_side, tokenizer.model_max_length) == ("right", 64)
     assert [note for note in report.notes if "pads on the right now" in note]
     assert [note for note in report.notes if "cut to 64 tokens" in note]
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 64
     assert report.max_length == 64
 
 
-def test_an_encoder_of_pairs_keeps_its_types_or_is_refused(tmp_path):
-    model = posenc("mpnet", "t5", "text-classification", type_vocab_size=2)
-    _, notes = to_native(model)
-    assert notes[0].endswith("Pairs of texts, whose second has type 1, aren't the same.")
-    remember_columns(model.config, Columns(("premise", "hypothesis")))
-    with pytest.raises(UserError, match="type_vocab_size=2 .*pairs of texts have two"):
-        to_native(model)
-
-
 def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp_path, monkeypatch):
-    model = saved(tmp_path / "in", "bert", "learned", "feature-extraction")
-    report, _ = check_export(tmp_path / "in", model, "feature-extraction")
+    saved(tmp_path / "in", "bert", "learned", "feature-extraction")
+    report, _ = exported(tmp_path / "in", "feature-extraction")
     assert report.architecture == "BertModel"
     assert report.largest_difference <= 1e-5
     assert "no pooler" in report.notes[0]
-    assert not list((tmp_path / "out").glob("*.py"))
     data = ModelCard.load(tmp_path / "out/README.md").data
     assert (data.library_name, data.pipeline_tag) == ("transformers", "feature-extraction")
     with pytest.raises(UserError, match="is a bert model.*hf upload OWNER/NAME"):
         hf_posenc.publish(tmp_path / "out", "me/mine")
-    assert load_any(open_checkpoint(tmp_path / "out")).pooler is None  # not one with random weights
-    tiny_source(tmp_path / "stock", "bert", "fill-mask")
-    tiny_tokenizer(tmp_path / "stock")
     with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):
-        hf_posenc.export(tmp_path / "stock", tmp_path / "again", to="native")
-    monkeypatch.setattr(run, "LARGEST", 1e-9)
+        hf_posenc.export(tmp_path / "out", tmp_path / "again", to="native")
+    monkeypatch.setattr(sys.modules[hf_posenc.export.__module__], "LARGEST", 1e-9)
     with pytest.raises(UserError, match="differs from PyTorch by .*, so nothing was kept"):
         hf_posenc.export(tmp_path / "in", tmp_path / "again", to="roberta")
     assert not (tmp_path / "again").exists()
 
 
-def test_a_class_without_a_pooler_of_its_own_needs_no_note():
-    for name, notes in (("jina_embeddings_v3", 1), ("nomic_bert", 0), ("gte", 0)):
-        assert len(to_native(posenc(name, "rope", "feature-extraction"), name)[1]) == notes
+@pytest.mark.parametrize(("name", "notes"), [("jina_embeddings_v3", 1), ("nomic_bert", 0), ("gte", 0)])
+def test_a_class_without_a_pooler_of_its_own_needs_no_note(name, notes, tmp_path):
+    saved(tmp_path / "in", name, "rope", "feature-extraction")
+    said = hf_posenc.export(tmp_path / "in", tmp_path / "out", to=name).notes
+    assert len([note for note in said if "pooler" in note]) == notes
 
 
-def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(families, "CONFIG_MAPPING", {})
+def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch, tmp_path):
+    saved(tmp_path / "in", "jina_embeddings_v3", "rope", "fill-mask")
+    monkeypatch.delitem(CONFIG_MAPPING._mapping, "jina_embeddings_v3")
     with pytest.raises(UserError, match=r"has no jina_embeddings_v3\. Update it: pip install -U transformers"):
-        to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
+        hf_posenc.export(tmp_path / "in", tmp_path / "out", to="jina_embeddings_v3")
 
 
 @pytest.fixture
-def training(tmp_path):
-    """Options of a training of two steps."""
-    rows = "".join(f"{text},{'ab'[row % 2]}\n" for row, text in enumerate(sentences(16)))
-    (tmp_path / "mine.csv").write_text(f"text,label\n{rows}")
-    values = {"data": str(tmp_path / "mine.csv"), "validation_share": 0, "max_steps": 2, "device": "cpu"}
-    return {**values, "output": str(tmp_path / "run")}
+def train(tmp_path):
+    """Trains two steps, into `run`."""
+    rows = "".join(f"{text},{text},{'ab'[row % 2]}\n" for row, text in enumerate(sentences(16)))
+    (tmp_path / "mine.csv").write_text(f"title,body,grade\n{rows}")
+    quick = {"validation_share": 0, "max_steps": 2, "device": "cpu", "baselines": False, "label_column": "grade"}
+
+    def call(**options):
+        return hf_posenc.train(tmp_path / "mine.csv", tmp_path / "run", **{"text_column": "body", **quick, **options})
+
+    return call
 
 
-def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(training, tmp_path):
+def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it_with_its_columns(train, tmp_path):
     fields = {"classifier_pooling": "cls", "norm_position": "post", "classifier_hidden_act": "tanh"}
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
-    fine_tune(Options.of(scheme="rope", set={**fields, **sizes}, **training), baselines=False)
+    train(scheme="rope", set={**fields, **sizes}, text_column="title,body", join=" ")
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", to="native")
     assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
     assert report.largest_difference <= 1e-5
     assert report.notes == []
+    configs = [json.loads((tmp_path / folder / "config.json").read_text()) for folder in ("run", "out")]
+    remembered, written = (config["task_specific_params"]["hf_posenc"] for config in configs)
+    assert "title" in str(remembered)
+    assert written == remembered
+
+
+def test_an_encoder_of_pairs_keeps_its_types_or_is_refused(train, tmp_path):
+    saved(tmp_path / "in", "mpnet", "t5", "text-classification", type_vocab_size=2)
+    report, _ = exported(tmp_path / "in", "text-classification")
+    assert report.notes[0].endswith("Pairs of texts, whose second has type 1, aren't the same.")
+    train(pretrained=tmp_path / "in", text_column="title,body")
+    with pytest.raises(UserError, match="type_vocab_size=2 .*pairs of texts have two"):
+        hf_posenc.export(tmp_path / "run", tmp_path / "again", to="native")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xlm-roberta", "mpnet", "deberta"])
-def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
+def test_fine_tuned_weights_go_back_to_their_class(name, train, tmp_path):
     tiny_source(tmp_path / name, name)
-    words = tiny_tokenizer(tmp_path / name).get_vocab()
-    if transformers.AutoConfig.from_pretrained(tmp_path / name).pad_token_id == 1:
-        transformers.BertTokenizer(vocab={**words, "[UNK]": 0, "[PAD]": 1}).save_pretrained(tmp_path / name)
-    fine_tune(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
+    write_tokenizer(tmp_path / name, transformers.AutoConfig.from_pretrained(tmp_path / name).pad_token_id)
+    train(pretrained=tmp_path / name)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", to="native")
     goes_to = "deberta-v2" if name == "deberta" else name  # whose keys have learned biases by now
     assert report.architecture == FAMILIES[goes_to].model_class("text-classification").__name__

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from tests.support.common import others_slow
 from tests.support.exporting import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
 
@@ -112,9 +111,9 @@ def export(tmp_path):
 def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, scheme, side):
     _, out = export(scheme, padding_side=side, **LABELS)
     texts = [*TEXTS, LONG]
-    expected = answers_to(load_classifier(str(tmp_path / "model")), [(text,) for text in texts])
-    for scores, row in zip(Server(out).predict(texts), expected, strict=True):
-        assert scores == pytest.approx(row["probabilities"], abs=1e-5)
+    model = hf_posenc.load(tmp_path / "model")
+    for scores, row in zip(Server(out).predict(texts), model.predict_proba(texts), strict=True):
+        assert scores == pytest.approx(dict(zip(model.classes_, row, strict=True)), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -122,8 +121,7 @@ def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export
     fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_scale": 9.0}
     _, out = export(**fields)
     scores = [next(iter(scores.values())) for scores in Server(out).predict(TEXTS, raw_scores=True)]
-    answers = answers_to(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS])
-    assert scores == pytest.approx([row["prediction"] for row in answers], abs=1e-3)
+    assert scores == pytest.approx(hf_posenc.load(tmp_path / "model").predict(TEXTS), abs=1e-3)
 
 
 @pytest.mark.slow

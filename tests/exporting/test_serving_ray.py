@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hf_posenc.checkpoints.keeper import LIST, WAITING
-from hf_posenc.finetuning.prediction import answers_to, load_classifier
+import hf_posenc
 from tests.support.exporting import LABELS, TEXTS, checkpoint
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
@@ -55,7 +54,7 @@ def actors_of(process):
 
 @pytest.mark.slow  # Ray, and three processes that import PyTorch
 def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
-    process, staging, killed = run("--actors", "2"), tmp_path / "labelled" / WAITING, None
+    process, staging, killed = run("--actors", "2"), tmp_path / "labelled" / ".posenc.writing", None
     deadline = time.monotonic() + 300
     while process.poll() is None and killed is None and time.monotonic() < deadline:
         if rows_in(staging) and len(actors := actors_of(process)) == 2:
@@ -72,14 +71,14 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert not killed.is_running()
     assert f"1,600 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
     assert not staging.exists()
-    assert (tmp_path / "labelled" / LIST).is_file()
+    assert (tmp_path / "labelled" / "_files.json").is_file()
     labelled = pq.read_table(tmp_path / "labelled").sort_by("id")
     assert labelled["id"].to_pylist() == list(range(ROWS))
     assert labelled.schema.field("id").type == pa.int32()
     assert set(labelled["input_label"].to_pylist()) == {"old"}
-    answers = list(answers_to(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS]))
+    model = hf_posenc.load(tmp_path / "model")
+    labels, shares = model.predict(TEXTS), model.predict_proba(TEXTS)
     for row in labelled.to_pylist():
-        expected = answers[row["id"] % 3]
-        assert (row["text"], row["label"]) == (TEXTS[row["id"] % 3], expected["label"])
-        shares = {label: row[f"probability_{label}"] for label in LABELS["label2id"]}
-        assert shares == pytest.approx(expected["probabilities"], abs=1e-5)
+        number = row["id"] % 3
+        assert (row["text"], row["label"]) == (TEXTS[number], labels[number])
+        assert [row[f"probability_{label}"] for label in model.classes_] == pytest.approx(shares[number], abs=1e-5)

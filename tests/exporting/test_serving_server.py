@@ -8,16 +8,12 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hf_posenc
-from hf_posenc.data.columns import Columns
-from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
-from hf_posenc.inference.windows import Windows
 from tests.support.exporting import LABELS, TEXTS, checkpoint, tokenizer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
@@ -32,15 +28,22 @@ def folder(tmp_path_factory):
     return folder
 
 
-@contextlib.contextmanager
-def served(classifier, windows=None):
-    """The server, in a thread of its own, on a free port; it waits long enough for 20 clients."""
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module, with what it takes from the package."""
     pytest.importorskip("fastapi")
-    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("uvicorn")
     spec = importlib.util.spec_from_file_location("server", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    app = module.make_app(classifier, Asked(batch_size=16, windows=windows), wait=0.02)
+    return module
+
+
+@contextlib.contextmanager
+def served(script, classifier, windows=None):
+    """The server, in a thread of its own, on a free port; it waits long enough for 20 clients."""
+    app = script.make_app(classifier, script.Asked(batch_size=16, windows=windows), wait=0.02)
+    uvicorn = script.uvicorn
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -71,28 +74,28 @@ def assert_answers(answers, expected):
 
 
 @pytest.fixture(scope="module")
-def classifier(folder):
-    return load_classifier(str(folder))
+def classifier(folder, script):
+    return script.load_classifier(str(folder))
 
 
 @pytest.fixture(scope="module")
-def address(classifier):
-    with served(classifier) as address:
+def address(classifier, script):
+    with served(script, classifier) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def openvino(folder):
+def openvino(folder, script):
     """An export, and its server."""
     pytest.importorskip("openvino")
     hf_posenc.export(folder, folder.with_name("out"), to="openvino")
-    classifier = load_classifier(str(folder.with_name("out")))
-    with served(classifier) as address:
+    classifier = script.load_classifier(str(folder.with_name("out")))
+    with served(script, classifier) as address:
         yield classifier, address
 
 
 @pytest.mark.slow
-def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvino):
+def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvino, script):
     classifier, address = openvino
     words = [word for word in tokenizer().get_vocab() if word.isalpha()]
 
@@ -112,7 +115,7 @@ def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvi
         for number, (status, reply) in enumerate(own):
             texts = texts_of(name, number)
             assert status == 200
-            assert_answers(reply["answers"], list(answers_to(classifier, [(text,) for text in texts])))
+            assert_answers(reply["answers"], list(script.answers_to(classifier, [(text,) for text in texts])))
             count += len(texts)
     after = ask(address)[1]
     assert after["backend"] == "openvino"
@@ -121,39 +124,44 @@ def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvi
     assert count / 16 <= batches < CLIENTS * REQUESTS / 2  # full ones, and fewer than requests
 
 
-def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folder):
-    classifier = load_classifier(str(folder))
-    columns = Columns(("subject", "body"), separator=" ")
-    classifier = replace(classifier, known=replace(classifier.known, columns=columns))
+def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folder, script, tmp_path):
+    rows = "".join(f"old {row},cat {row},{'no yes'.split()[row % 2]}\n" for row in range(20))
+    (tmp_path / "mine.csv").write_text(f"subject,body,label\n{rows}")
+    columns = {"text_column": "subject,body", "join": " ", "label_column": "label"}
+    quick = {"max_steps": 1, "validation_share": 0, "device": "cpu", "baselines": False, "verbose": 0}
+    hf_posenc.train(tmp_path / "mine.csv", tmp_path / "run", pretrained=folder, **columns, **quick)
+    classifier = script.load_classifier(str(tmp_path / "run"))
     joined = f"{TEXTS[0]} {TEXTS[1]}"
-    with served(classifier) as address:
+    with served(script, classifier) as address:
         inputs = [{"subject": TEXTS[0], "body": TEXTS[1]}, [TEXTS[0], TEXTS[1]], joined, "old " * 5000]
         status, reply = ask(address, {"inputs": inputs})
         assert status == 200
-        expected = list(answers_to(classifier, [(joined,)] * 3 + [("old " * 5000,)]))
+        expected = list(script.answers_to(classifier, [(joined,)] * 3 + [("old " * 5000,)]))
         assert_answers(reply["answers"], expected)
         assert reply["truncated"] == [False, False, False, True]
         status, reply = ask(address, {"inputs": [{"title": "a"}]})
         assert (status, reply["error"]) == (422, "The text has no 'subject', but title. The model takes subject, body.")
 
 
-def test_a_long_text_is_read_in_windows_beside_others(classifier):
-    windows, long = Windows("mean"), {}
+def test_a_long_text_is_read_in_windows_beside_others(classifier, script):
+    windows, long = script.Windows("mean"), {}
     texts = [TEXTS[0], "old " * 5000, TEXTS[1]]
-    expected = list(answers_to(classifier, [(text,) for text in texts], Asked(windows=windows), long=long))
-    with served(classifier, windows) as address:
+    expected = list(
+        script.answers_to(classifier, [(text,) for text in texts], script.Asked(windows=windows), long=long)
+    )
+    with served(script, classifier, windows) as address:
         status, reply = ask(address, {"inputs": texts})
     assert status == 200
     assert_answers(reply["answers"], expected)
     assert (reply["truncated"], reply["windows"]) == ([False] * 3, [1, long[1], 1])
 
 
-def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address):
+def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address, script):
     inputs = [TEXTS[0], [TEXTS[0], TEXTS[1]], *TEXTS * 20]
     status, reply = ask(address, {"inputs": inputs})
     assert status == 200
     expected = [(item,) if isinstance(item, str) else tuple(item) for item in inputs]
-    assert_answers(reply["answers"], list(answers_to(classifier, expected)))
+    assert_answers(reply["answers"], list(script.answers_to(classifier, expected)))
 
 
 def test_a_request_that_is_none_gets_a_sentence(address):
@@ -164,7 +172,7 @@ def test_a_request_that_is_none_gets_a_sentence(address):
         assert reply["error"].startswith('Send {"inputs": [...]} with 1 to 1000 texts, or pairs of texts')
 
 
-def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address):
+def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address, script):
     vocabulary = tokenizer().get_vocab()
     word, bad = next((word, number) for word, number in vocabulary.items() if number > 4 and word.isalpha())
 
@@ -175,4 +183,4 @@ def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address):
         replies = list(pool.map(lambda text: ask(address, {"inputs": [text]}), ["zzz", word, "zzz zzz"]))
     assert [status for status, _ in replies] == [200, 422, 200]
     assert "NaN" in replies[1][1]["error"]
-    assert_answers(replies[0][1]["answers"], list(answers_to(classifier, [("zzz",)])))
+    assert_answers(replies[0][1]["answers"], list(script.answers_to(classifier, [("zzz",)])))

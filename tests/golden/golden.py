@@ -30,7 +30,7 @@ from transformers import (
 )
 
 import hf_posenc
-from hf_posenc.cli import app
+from hf_posenc import cli
 from tests.support.common import write_csv
 
 HERE = Path(__file__).parent
@@ -154,7 +154,7 @@ def command(*words: object) -> str:
     """Runs `hf-posenc` with these words in this process; returns what it printed on standard output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-        app([str(word) for word in words], standalone_mode=False)
+        cli.app([str(word) for word in words], standalone_mode=False)
     return printed.getvalue()
 
 

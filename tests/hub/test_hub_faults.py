@@ -1,20 +1,20 @@
 """What goes wrong: one clear message each, nothing half-published is called published, and a second run completes."""
 
-import json
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_posenc import UserError, publish
 from hf_posenc.hub import publishing
 from tests.support.conversion import edit, edit_weights
 from tests.support.hub_server import READER, STRANGER, WRITER, Hub
-from tests.support.remote_code import tiny_model
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +115,41 @@ def test_what_arrives_damaged_is_not_called_published(hub, checkpoint):
     assert "README.md" not in hub.files("me/mine")
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("output", lambda output: output[:, :2], "with the same files and input it gives another output"),
+        ("output", lambda output: output.bfloat16(), "with the same files and input it gives another output"),
+        ("output", lambda output: output + 0.01, "with the same files and input it gives another output"),
+        ("token_ids", lambda rows: [row[::-1] for row in rows], "the tokenizer reads '.*' differently"),
+    ],
+)
+def test_every_difference_from_what_was_sent_is_named_and_the_loading_process_knows_no_secret(
+    hub, checkpoint, monkeypatch, name, change, message
+):
+    def loaded(*_: Any, texts: list[str], inputs: Any, environment: dict[str, str], options: Any) -> SimpleNamespace:
+        """What a process that loads the commit would answer, in this one; and one answer is another."""
+        assert "secret" not in environment.values()
+        assert not any(name.startswith("PYTHON") for name in environment)
+        model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
+        ids = AutoTokenizer.from_pretrained(checkpoint)(texts)["input_ids"]
+        answer = SimpleNamespace(output=model(**inputs).logits.detach(), token_ids=ids)
+        setattr(answer, name, change(getattr(answer, name)))
+        return answer
+
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONSTARTUP", "MY_PASSWORD"):
+        monkeypatch.setenv(variable, "secret")
+    monkeypatch.setattr(publishing, "load_isolated", loaded)
+    with pytest.raises(UserError, match=f"loading it back failed: {message}"):
+        send(checkpoint)
+
+
+def test_a_loading_process_that_takes_too_long_is_given_up(hub, checkpoint, monkeypatch):
+    monkeypatch.setattr(publishing, "load_isolated", functools.partial(publishing.load_isolated, timeout=0.01))
+    with pytest.raises(UserError, match=r"took more than 0\.01 s"):
+        send(checkpoint)
+
+
 # ---- folders that aren't published ---------------------------------------------------------------------------------
 
 
@@ -153,26 +188,3 @@ def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub, checkpoi
     assert WRITER not in str(caught.value)
     assert "was_run" not in sys.modules
     assert not hub.repos or nothing_is_published(hub)
-
-
-@pytest.mark.parametrize("shard", ["../other/model.safetensors", 5])
-def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path, shard):
-    model = tiny_model("rope", "PosEncForSequenceClassification")
-    model.save_pretrained(tmp_path / "other")
-    model.save_pretrained(tmp_path / "mine")
-    (tmp_path / "mine" / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), shard)}
-    (tmp_path / "mine" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="isn't a file beside it|index.json' is damaged"):
-        AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine")
-
-
-def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path):
-    model = tiny_model("rope", "PosEncForSequenceClassification")
-    model.save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(OSError, match="model.safetensors"):
-        AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
-    assert torch.equal(loaded.classifier.out_proj.weight, model.classifier.out_proj.weight)

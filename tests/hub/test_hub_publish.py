@@ -14,16 +14,15 @@ from safetensors.torch import load_file
 
 import hf_posenc
 from hf_posenc import UserError, publish, register_scheme
-from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.hub import publishing
-from hf_posenc.hub.publishing import refuse_unknown_files
-from hf_posenc.markdown import HERE
 from tests.support.common import schemes_restored
 from tests.support.hub_server import READER, WRITER, Hub, Repo
 from tests.support.remote_code import tiny_model, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/own_scheme/recency.py"
+HERE = "path/to/this/folder"
+"""How a card names its own folder."""
 
 
 @pytest.mark.slow
@@ -149,7 +148,7 @@ def test_the_code_of_the_page_of_cards_loads_what_it_publishes(hub, unverified, 
 def test_the_folders_own_card_is_kept_and_completed(hub, checkpoint, unverified):
     body = 'My words.\n\n## mine\n\n`pipeline("text-classification", "mine")`'
     loading = 'pipeline("text-classification", "{}", trust_remote_code=True)'
-    card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{body}\n{loading.format(HERE)}\n"
+    card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{body}\n{loading.format('path/to/this/folder')}\n"
     (checkpoint / "README.md").write_text(card)
     done = publish(checkpoint, "me/new", token=WRITER, language="de", dataset=["a/b", "c/d"])
     first = hub.files("me/new")["README.md"].decode()
@@ -235,7 +234,15 @@ def theirs(hub: Hub, **files: str) -> Repo:
 
 KEPT_HERE = (
     *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "conversion.json"),
-    *("train.csv", "picture.png", LIST, "mine.py", "config.json.bak", "onnx/model.onnx", "model.fp16.safetensors"),
+    *(
+        "train.csv",
+        "picture.png",
+        "_files.json",
+        "mine.py",
+        "config.json.bak",
+        "onnx/model.onnx",
+        "model.fp16.safetensors",
+    ),
 )
 """Files that aren't sent."""
 FOREIGN = (
@@ -256,9 +263,9 @@ HARMLESS = (
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_a_loader_may_read_or_run_is_foreign(name):
     sent = ["config.json", "model.safetensors"]
-    refuse_unknown_files([*HARMLESS, *sent], sent)
+    publishing.refuse_unknown_files([*HARMLESS, *sent], sent)
     with pytest.raises(UserError, match=re.escape(f"with it: {name!r}. Give")):
-        refuse_unknown_files([*HARMLESS, *sent, name], sent)
+        publishing.refuse_unknown_files([*HARMLESS, *sent, name], sent)
 
 
 @pytest.mark.parametrize("create_pr", [False, True])

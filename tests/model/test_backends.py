@@ -1,5 +1,6 @@
 """Every attention backend gives the same numbers, or refuses: none drops a bias without a word."""
 
+import logging
 import re
 
 import pytest
@@ -8,10 +9,9 @@ from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
-from hf_posenc.model import attention
-from hf_posenc.model.attention import eager_attention_forward
-from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
+from hf_posenc.model import attention, unpadding
 from tests.support.common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
+from tests.support.references import varlen_attention
 
 EVERY = [*BUILTIN, *COMBINED]
 MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}
@@ -27,17 +27,13 @@ def fake_flash(module, q, k, v, mask, dropout, scaling, is_causal, cu_seq_lens_q
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     shape = q.shape
     if cu_seq_lens_q is None:
-        lengths = [shape[1]] * shape[0]
-    else:
-        assert torch.equal(more["cu_seq_lens_k"], cu_seq_lens_q)
-        assert cu_seq_lens_q.dtype == torch.int32
-        lengths = cu_seq_lens_q.diff().tolist()
-        assert max(lengths) == max_length_q == more["max_length_k"]
-    outs = []
-    for a, b, c in zip(*(t.flatten(0, 1).split(lengths) for t in (q, k, v)), strict=True):
-        weights = (torch.einsum("ihd,jhd->hij", a, b) * scaling).softmax(-1)
-        outs.append(torch.einsum("hij,jhd->ihd", weights, c))
-    return torch.cat(outs).view(shape), None
+        cu_seq_lens_q = torch.arange(0, (shape[0] + 1) * shape[1], shape[1], dtype=torch.int32)
+        more |= {"cu_seq_lens_k": cu_seq_lens_q, "max_length_k": shape[1]}
+    assert cu_seq_lens_q.dtype == torch.int32
+    longest = shape[1] if max_length_q is None else max_length_q
+    rows = [t.flatten(0, 1) for t in (q, k, v)]
+    out = varlen_attention(*rows, cu_seq_lens_q, more["cu_seq_lens_k"], longest, more["max_length_k"], scaling)
+    return out.view(shape), None
 
 
 FLASH = [*(name for name in BY_HOOK if name not in BIASED), "pope"]
@@ -101,40 +97,34 @@ def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_
 
 @pytest.mark.parametrize("scheme", ["none", "rope"])
 @pytest.mark.parametrize("name", ["registered_too", "my_flash_thing", "flash_attention_of_mine"])
-def test_a_registered_attention_even_with_flash_in_its_name_gets_a_mask_and_a_line_says_so(name, scheme, monkeypatch):
-    masks, lines = [], []
+def test_a_registered_attention_even_with_flash_in_its_name_gets_a_mask_and_a_line_says_so(
+    name, scheme, monkeypatch, caplog
+):
+    masks = []
 
     def registered(module, query, key, value, attention_mask, **options):
         masks.append(attention_mask)
-        return eager_attention_forward(module, query, key, value, attention_mask, **options)
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, name, registered)
-    monkeypatch.setattr(attention.logger, "warning", lines.append)
-    attention.logger.warning_once.cache_clear()
+    logging.Logger.warning_once.cache_clear()
     model = encoder(scheme)
     expected = model(IDS, attention_mask=MASK).last_hidden_state
     model.config._attn_implementation = name
     model(IDS[:1, -9:])
     assert set(masks) == {None}
-    assert lines == []
+    assert caplog.messages == []
     for model.config.unpad_inputs in (True, False):
         got = model(IDS, attention_mask=MASK).last_hidden_state
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     assert masks[-1].dtype == torch.bool
-    assert f"'{name}' must heed attention_mask" in lines[0]
-
-
-def test_a_name_asks_for_the_backend_of_flash_or_for_a_registered_one():
-    for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4", "kernels-community/flash-attn2"):
-        assert attention.backend_of(name) is attention.BACKENDS["flash"]
-    for name in ("varlen", "flash", "registered"):  # rows of the table that no name asks for
-        assert attention.backend_of(name) is attention.BACKENDS["registered"]
+    assert f"'{name}' must heed attention_mask" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("name", ["flash_attention_2", "registered_too"])
 @pytest.mark.parametrize("scheme", BIASED)
 def test_a_backend_that_would_drop_it_is_refused_a_bias(scheme, name, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "registered_too", eager_attention_forward)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "registered_too", ALL_ATTENTION_FUNCTIONS["sdpa"])
     message = rf"'{name}' takes no bias, and position_embedding_type='{re.escape(scheme)}' is a bias"
     with pytest.raises(ValueError, match=message):
         attention.check_bias(name, MADE[scheme])
@@ -154,7 +144,7 @@ def test_a_backend_that_would_drop_it_is_refused_a_bias(scheme, name, monkeypatc
 def test_a_backend_that_is_refused_is_refused_with_the_reason_however_it_is_asked_for(
     name, message, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "vllm", eager_attention_forward)  # as vLLM does
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "vllm", ALL_ATTENTION_FUNCTIONS["sdpa"])  # as vLLM does
     model = encoder("rope")
     model.save_pretrained(tmp_path)
     ways = (
@@ -174,14 +164,14 @@ def test_a_backend_that_is_refused_is_refused_with_the_reason_however_it_is_aske
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_attention_moves_to_another_device_with_its_batch(backend):
-    batch = TokenLayout.from_batch(IDS, MASK)
+    batch = unpadding.TokenLayout.from_batch(IDS, MASK)
     config = tiny_config("rope")
     config._attn_implementation = backend
     x = torch.zeros(*batch.tokens.positions.shape, 32)
     attend = attention.choose_attention(config, MADE["rope"], batch, x, False, False)
-    assert isinstance(attend.runs, Runs if backend == "sdpa" else Rows)
+    assert isinstance(attend.runs, unpadding.Runs if backend == "sdpa" else unpadding.Rows)
     for moved, device in ((attend, "cpu"), (attend.to("meta"), "meta")):  # layers may lie on several devices
-        parts = (moved.runs, moved.layout, moved.layout.tokens, Rows(moved.layout).tokens())
+        parts = (moved.runs, moved.layout, moved.layout.tokens, unpadding.Rows(moved.layout).tokens())
         held = [*torch.utils._pytree.tree_leaves([vars(part) for part in parts]), *moved.masks]
         assert {value.device.type for value in held if isinstance(value, torch.Tensor)} == {device}
 
@@ -227,14 +217,13 @@ def test_a_bias_may_be_none_and_a_rotation_may_narrow_queries_and_keys(scheme, o
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_one_log_line_says_how_attention_runs(monkeypatch):
-    lines = []
-    monkeypatch.setattr(attention.logger, "info", lines.append)
-    attention.logger.info_once.cache_clear()
+def test_one_log_line_says_how_attention_runs(caplog):
+    logging.Logger.info_once.cache_clear()
     model = encoder("rope")
-    for _ in range(2):
-        model(IDS, attention_mask=MASK)
-    assert lines == ["Attention: attn_implementation='sdpa' on cpu, runs of like lengths."]
+    with caplog.at_level(logging.INFO, "hf_posenc"):
+        for _ in range(2):
+            model(IDS, attention_mask=MASK)
+    assert caplog.messages == ["Attention: attn_implementation='sdpa' on cpu, runs of like lengths."]
 
 
 @pytest.mark.gpu

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
-from hf_posenc.model.scheme_combined import CombinedPosition
-from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
-from hf_posenc.model.unpadding import Rows, TokenLayout
+from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
+from hf_posenc.model import unpadding
 from tests.support.common import encoder, tiny_config, tokens
 
 
@@ -27,7 +25,8 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
         for weight in position.parameters():
             weight.copy_(torch.randn(weight.shape))
     places, number = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 1]])
-    tokens = Rows(TokenLayout.from_batch(places, position_ids=places, seq_idx=number, unpad=False)).tokens()
+    packed = unpadding.TokenLayout.from_batch(places, position_ids=places, seq_idx=number, unpad=False)
+    tokens = unpadding.Rows(packed).tokens()
     bias = position.bias(tokens)[0]
     row, column = position.tupe.first.weight[..., None]
     for place in (0, 3):
@@ -37,11 +36,11 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
     torch.testing.assert_close(bias[:, 1:3, 4:], total[:, 1:3, 4:])
 
 
-def test_the_shortest_part_limits_the_length():
-    short, long = (LearnedPosition(hidden_size=8, max_positions=length) for length in (5, 7))
-    assert CombinedPosition({"short": short, "long": long, "rope": RotaryPosition(head_dim=8)}).max_length == 5
-    unlimited = {"rope": RotaryPosition(head_dim=8), "t5": T5Position(num_heads=2, num_layers=1)}
-    assert CombinedPosition(unlimited).max_length is None
+def test_the_shortest_part_limits_the_length(monkeypatch):
+    assert encoder("rope+t5").position.max_length is None
+    short = {"max_length": 5, "embed": lambda self, x, tokens: x}
+    monkeypatch.setitem(SCHEMES, "short", type("Short", (PositionScheme,), short))
+    assert encoder("learned+short+rope").position.max_length == 5
     model = encoder("sinusoidal+learned+alibi", max_position_embeddings=16)
     model(tokens(1, 16))
     with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has positions 0 to 15, the input has 0 to 16"):
@@ -61,48 +60,6 @@ def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypa
     with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):
         encoder(scheme)(tokens(1, 5))
     encoder("doubled+t5")(tokens(1, 5))
-
-
-def test_rope_keeps_its_parameters_in_a_combination(tmp_path):
-    config = tiny_config("learned+rope", rope_parameters={"rope_theta": 500.0})
-    assert config.rope_parameters["rope_theta"] == 500.0
-    PosEncModel(config).save_pretrained(tmp_path)
-    again = PosEncConfig.from_pretrained(tmp_path)
-    assert again.rope_parameters == config.rope_parameters
-    assert again.position_embedding_kwargs == config.position_embedding_kwargs
-    alone = PosEncConfig.from_pretrained(tmp_path, position_embedding_type="t5")
-    assert alone.rope_parameters is None
-    assert PosEncModel(alone).config.position_embedding_kwargs["num_buckets"] == 32
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none+rope", r"'none\+rope' makes no sense: .*'none' adds nothing to another. Use 'rope'"),
-        ("t5+learned+t5", r"different schemes, .* Use 't5\+learned'"),
-        ("rope+", r"'rope\+' makes no sense: .* Use 'rope'"),
-        ("learned+rop", "position_embedding_type='rop' is unknown. Did you mean 'rope'"),
-        ("PoPE", "'PoPE' is unknown. Did you mean 'pope'"),
-    ],
-)
-def test_nonsense_is_refused_with_a_reason(name, message):
-    with pytest.raises(ValueError, match=message):
-        PosEncConfig(position_embedding_type=name)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"num_buckets": 8}, r"{'num_buckets': 8} doesn't fit 'learned\+t5'.*given by scheme: {'learned': {...}, 't5'"),
-        ({"rope": {}}, r"{'rope': {}} doesn't fit 'learned\+t5'"),
-        ({"t5": {"buckets": 8}}, "{'buckets': 8} is no argument of 't5'. Did you mean 'num_buckets'"),
-    ],
-)
-def test_arguments_of_a_combination_are_given_by_part(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        tiny_config("learned+t5", position_embedding_kwargs=kwargs)
-    with pytest.raises(ValueError, match=r"position_embedding_kwargs={'t5': {'num_buckets': 8}}"):
-        tiny_config("learned+t5", num_buckets=8)
 
 
 def test_a_rotation_without_a_state_combines_with_a_scheme_without_rotation(monkeypatch):

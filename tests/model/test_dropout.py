@@ -1,5 +1,6 @@
 """Dropout drops what it says, scales what it keeps, and repeats with the seed."""
 
+import logging
 import sys
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 from torch import nn
 from transformers.integrations.neftune import neftune_post_forward_hook
 
-from hf_posenc.kernels.dropout import STEPS, Dropout
-from hf_posenc.model import modeling_posenc
+from hf_posenc import kernels
 from tests.support.common import SCHEMES, encoder, padded, tokens
+
+Dropout, STEPS = kernels.Dropout, kernels.dropout.STEPS
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -134,10 +136,9 @@ def test_training_repeats_with_the_seed_checkpointed_or_not():
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, "sinusoidal+rope+relative_key"])
-def test_checkpointing_has_the_same_gradients_and_is_never_reentrant(scheme, monkeypatch):
+def test_checkpointing_has_the_same_gradients_and_is_never_reentrant(scheme, caplog):
     """PyTorch's reentrant way would go back through the graph of a bias that layers share once for each layer."""
-    said: list[str] = []
-    monkeypatch.setattr(modeling_posenc.logger, "warning_once", said.append)
+    logging.Logger.warning_once.cache_clear()
     gradients = []
     for kwargs in (None, {"use_reentrant": True}, {"preserve_rng_state": True}):
         model = encoder(scheme).train()
@@ -147,6 +148,6 @@ def test_checkpointing_has_the_same_gradients_and_is_never_reentrant(scheme, mon
         model(tokens(2, 7)).last_hidden_state.sum().backward()
         gradients.append(model.embeddings.word_embeddings.weight.grad)
         model.gradient_checkpointing_disable()
-    assert ["isn't reentrant" in text for text in said] == [True]
+    assert ["isn't reentrant" in text for text in caplog.messages] == [True]
     torch.testing.assert_close(gradients[1], gradients[0])
     torch.testing.assert_close(gradients[2], gradients[0])

@@ -3,27 +3,13 @@
 import pytest
 import torch
 
-from hf_posenc import PosEncModel
+from hf_posenc import PosEncModel, RotaryPosition, Tokens
 from hf_posenc.model import attention
-from hf_posenc.model.position_rope import RotaryPosition
-from hf_posenc.model.scheme_math import constant
-from hf_posenc.model.unpadding import Tokens
 from tests.support.common import encoder, tiny_config, tokens
+from tests.support.references import varlen_attention
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)
-
-
-def plain_varlen(q, k, v, cuts, _, longest, __, scale, window_size):
-    """Attention of each sequence alone, within a window: (T, H, d) -> (T, H, d)."""
-    left, right = (reach if reach >= 0 else longest for reach in window_size)
-    outs = []
-    for sequence in zip(*(x.split(cuts.diff().tolist()) for x in (q, k, v)), strict=True):
-        distance = torch.arange(len(sequence[0])) - torch.arange(len(sequence[0]))[:, None]
-        rows = [x.transpose(0, 1) for x in sequence]
-        sees = (distance >= -left) & (distance <= right)
-        outs.append(torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=sees, scale=scale))
-    return torch.cat(outs, dim=1).transpose(0, 1)
 
 
 @pytest.fixture
@@ -33,7 +19,7 @@ def widths(monkeypatch):
 
     def varlen(q, *rest, **options):
         seen.append(q.shape[-1])
-        return plain_varlen(q, *rest, **options)
+        return varlen_attention(q, *rest, **options)
 
     monkeypatch.setattr(attention, "varlen_attn", varlen)
     monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, layout, x, has_dropout: layout.index is not None)
@@ -113,15 +99,6 @@ def test_queries_and_keys_are_turned_together_as_each_alone(monkeypatch, options
         turned = scheme.rotate(q, k, state, 0)
         results.append((*turned, *torch.autograd.grad(turned, (q, k), gradients)))
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-
-
-def test_constants_are_made_once_on_a_gpu():
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode():
-        fake = constant((1.0, 2.0), torch.device("cuda"))
-        assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
-    assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))
 
 
 @pytest.mark.slow  # a process group

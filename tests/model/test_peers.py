@@ -1,25 +1,17 @@
-"""Parity with encoders that we didn't write, given the same weights; tests/peers/ holds more of it."""
+"""Parity with encoders that we didn't write, given the same weights; tests/peers/ holds more, conversion/ DeBERTa's."""
 
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, DebertaConfig, Swinv2Config, T5Config
+from transformers import BertConfig, Swinv2Config, T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers import x_transformers
 
-from hf_posenc import convert
-from hf_posenc.model.position_alibi import alibi_slopes
-from hf_posenc.model.position_cable import CablePosition
-from hf_posenc.model.position_deberta import DebertaPosition, deberta_bucket
-from hf_posenc.model.position_mlp_bias import MLPBiasPosition
-from hf_posenc.model.position_t5 import T5Position
-from hf_posenc.model.unpadding import Tokens
+from hf_posenc import AlibiPosition, CablePosition, MLPBiasPosition, T5Position, Tokens, convert
 from tests.support.common import assert_equal_with_gradients, perturb
 from tests.support.conversion import edit
 
@@ -40,37 +32,7 @@ def test_alibi_slopes_equal_transformers_bloom(heads):
     """BLOOM's slopes, read off its causal helper: (H, 1, S) of slope x position."""
     theirs = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32).view(heads, 2)[:, 1]
     # BLOOM goes on from the finer slopes in order, and so has every other one of them.
-    torch.testing.assert_close(torch.tensor(alibi_slopes(heads)), theirs, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("terms", ["c2p", "p2c", "both"])
-def test_disentangled_bias_equals_transformers_deberta(terms):
-    kinds = {"c2p": ["c2p"], "p2c": ["p2c"], "both": ["c2p", "p2c"]}[terms]
-    sizes = {"hidden_size": 32, "num_attention_heads": 4, "max_relative_positions": 5}
-    config = DebertaConfig(**sizes, relative_attention=True, pos_att_type=kinds)
-    theirs = perturb(DisentangledSelfAttention(config)).eval()
-    mine = DebertaPosition(hidden_size=32, num_heads=4, num_layers=1, terms=terms, max_distance=5)
-    with torch.no_grad():
-        mine.embedding.weight.normal_()
-        if mine.keys is not None:  # DeBERTa's key projection has no bias
-            mine.keys[0].weight.copy_(theirs.pos_proj.weight)
-            mine.keys[0].bias.zero_()
-        if mine.queries is not None:
-            mine.queries[0].load_state_dict(theirs.pos_q_proj.state_dict())
-    q, k = torch.randn(2, 4, 12, 8), torch.randn(2, 4, 12, 8)
-    relative = build_relative_position(q, k)
-    # DeBERTa has divided q by the scale already when it adds the content to position term.
-    scale = (8 * (1 + len(kinds))) ** 0.5
-    expected = theirs.disentangled_att_bias(q / scale, k, relative, mine.embedding.weight, 1 + len(kinds))
-    got = mine.layer_bias(q, k, Tokens.from_positions(torch.arange(12)[None]), 0)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (32, 512), (8, 64), (63, 500), (2, 5)])
-def test_buckets_of_distances_equal_transformers_deberta_v2(buckets, longest):
-    distance = torch.arange(-3 * longest, 3 * longest + 1)
-    theirs = make_log_bucket_position(distance, buckets, longest).long()
-    assert torch.equal(deberta_bucket(distance, buckets, longest), theirs)
+    torch.testing.assert_close(torch.tensor(AlibiPosition(num_heads=heads).slopes[0]), theirs, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -4,15 +4,10 @@ import ast
 
 import pytest
 
-from hf_posenc import PosEncConfig
-from hf_posenc.schemes.names import known_schemes
-from hf_posenc.schemes.support import code_files
+from tests.support.common import BUILTIN, tiny_config
+from tests.support.remote_code import code_of
 
-FILES = {
-    name: text
-    for scheme in (*known_schemes(), "learned+t5")
-    for name, text in code_files(PosEncConfig(position_embedding_type=scheme)).items()
-}
+FILES = {name: text for scheme in (*BUILTIN, "learned+t5") for name, text in code_of(tiny_config(scheme)).items()}
 PACKAGES = ("torch", "transformers", "huggingface_hub")
 PRIVATE_ROOTS = ("torch.ops.mkldnn", "torch.ops.aten", "torch._C")
 # transformers' own protocol: what it calls on a model, and marks on a weight.

@@ -5,14 +5,10 @@ import json
 import pytest
 import torch
 from transformers import AutoConfig, LlamaConfig
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from hf_posenc import PosEncConfig, PosEncModel, RotatedPosition, apply_rotary
-from hf_posenc.model.position_rope import ROPE_TYPES
-from hf_posenc.model.scheme_rotated import rotate_pairs
-from hf_posenc.model.scheme_table import RotaryPosition
-from hf_posenc.model.seam import ConfigSupport
-from hf_posenc.model.unpadding import TokenLayout, Tokens
+from hf_posenc import PosEncConfig, PosEncModel, RotaryPosition, RotatedPosition, Tokens, apply_rotary, kernels
 from tests.support.common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
 from tests.support.references import LLAMA3, rope, scalings
 
@@ -23,7 +19,10 @@ KINDS = list(scalings(4, 64))
 
 
 def test_every_type_is_tested():
-    assert {parameters["rope_type"] for parameters in scalings(4, 64).values()} == set(ROPE_TYPES)
+    with pytest.raises(ValueError, match="is unknown") as refused:
+        RotaryPosition(head_dim=8, rope_parameters={"rope_type": "none"})
+    accepted = str(refused.value).partition("Choose one of ")[2].rstrip(".").split(", ")
+    assert {parameters["rope_type"] for parameters in scalings(4, 64).values()} == set(accepted)
 
 
 def llama(parameters: dict, head_dim: int, trained: int) -> LlamaRotaryEmbedding:
@@ -112,8 +111,13 @@ def test_the_kernel_turns_as_the_code_that_travels(dtype, share, pairing):
     state = scheme.rotary(Tokens.from_positions(torch.arange(5)))
     q, k, *gradients = (torch.randn(5, 2, 8, dtype=dtype, requires_grad=True) for _ in range(4))
     results = []
-    for turned in (scheme.rotate(q, k, state, 0), rotate_pairs(q, k, *state, pairing)):
-        results += [(*turned, *torch.autograd.grad(turned, (q, k), gradients))]
+    try:
+        for enabled in (True, False):
+            kernels.set_enabled(enabled)
+            turned = scheme.rotate(q, k, state, 0)
+            results.append((*turned, *torch.autograd.grad(turned, (q, k), gradients)))
+    finally:
+        kernels.set_enabled(True)
     torch.testing.assert_close(*results)
 
 
@@ -142,21 +146,6 @@ def test_neighbours_in_the_batch_change_nothing(kind):
         assert (own - others).abs().max() > 0.1
 
 
-def test_lengths_are_those_of_each_sequence():
-    mask = torch.tensor([[1, 1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
-    seq_idx = torch.tensor([[1, 1, 1, 0, 2, 2, 0], [0] * 7, [0, 1, 1, 1, 1, 1, 1]])
-    shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
-    for unpad in (True, False):
-        batch = TokenLayout.from_batch(mask, mask, seq_idx=seq_idx, unpad=unpad)
-        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
-        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
-        batch = TokenLayout.from_batch(mask, mask, shifted, seq_idx, unpad=unpad)
-        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
-        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
-    batch = TokenLayout.from_batch(mask[[0, 2]], mask[[0, 2]], unpad=False)
-    assert (batch.tokens.lengths * mask[[0, 2]]).tolist() == [[5, 5, 5, 0, 5, 5, 0], [0] + [6] * 6]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_keeps_its_scaling_whatever_max_position_embeddings_says(kind, tmp_path):
     parameters = scalings(4, 8)[kind]
@@ -178,10 +167,10 @@ def test_a_checkpoint_keeps_its_scaling_whatever_max_position_embeddings_says(ki
     assert torch.equal(*(scheme.cos_sin(torch.arange(9), torch.full((9,), 9)) for scheme in (on_meta, model.position)))
 
 
-def completed(config):
+def completed(config, model=PosEncModel):
     """A config's `rope_parameters` once a model is built."""
     with torch.device("meta"):
-        return PosEncModel(config).config.rope_parameters
+        return model(config).config.rope_parameters
 
 
 def test_what_parameters_lack_follows_from_the_config_or_must_be_given():
@@ -196,7 +185,7 @@ def test_what_parameters_lack_follows_from_the_config_or_must_be_given():
         RotaryPosition(head_dim=8, rope_parameters=YARN)
 
 
-def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path, monkeypatch):
+def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
     tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).save_pretrained(tmp_path)
     linear = {"rope_type": "linear", "factor": 2.0}
     wanted = {**linear, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
@@ -209,14 +198,15 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path, monkeypat
             with pytest.raises(ValueError, match=f"'{min(older)}' isn't taken. Give rope_parameters"):
                 build("rope", **older)
     plain = {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}
-    for support in (PosEncConfig.support, ConfigSupport()):  # the second is what a checkpoint has without hf_posenc
-        monkeypatch.setattr(PosEncConfig, "support", support)
+    for model in (PosEncModel, get_class_from_dynamic_module("modeling_posenc.PosEncModel", tmp_path)):
         for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
-            assert completed(AutoConfig.from_pretrained(tmp_path, rope_parameters=form)) == plain
+            config = model.config_class.from_pretrained(tmp_path, rope_parameters=form)
+            assert completed(config, model) == plain
 
 
-def test_another_scheme_than_the_files_takes_none_of_its_angles(tmp_path):
-    tiny_config("rope", rope_parameters={"rope_theta": 500.0}).save_pretrained(tmp_path)
+@pytest.mark.parametrize("scheme", ["rope", "learned+rope"])
+def test_another_scheme_than_the_files_takes_none_of_its_angles(scheme, tmp_path):
+    tiny_config(scheme, rope_parameters={"rope_theta": 500.0}).save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"] == 500.0
     assert AutoConfig.from_pretrained(tmp_path, position_embedding_type="alibi").rope_parameters is None
     both = AutoConfig.from_pretrained(tmp_path, position_embedding_type="sinusoidal+rope")

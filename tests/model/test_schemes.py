@@ -9,23 +9,21 @@ from hypothesis import strategies as st
 
 from hf_posenc import (
     SCHEMES,
-    PosEncConfig,
-    apply_rotary,
-    make_scheme,
-    register_scheme,
-    sinusoidal_table,
-)
-from hf_posenc.model.scheme_table import (
     DualTrianglePosition,
     FourierPosition,
     LearnedPosition,
     LSPEPosition,
     NoPosition,
     PoPEPosition,
+    PosEncConfig,
     RotaryPosition,
     SinusoidalPosition,
+    Tokens,
+    apply_rotary,
+    make_scheme,
+    register_scheme,
+    sinusoidal_table,
 )
-from hf_posenc.model.unpadding import Tokens
 from tests.support.common import BUILTIN, assert_equal_with_gradients, tiny_config
 from tests.support.references import REFERENCES, sine_table
 
@@ -71,12 +69,6 @@ def test_sinusoidal_table_takes_any_start_and_odd_sizes(dim, start, length):
     assert table.dtype == torch.float32
     # float32 holds an angle of 5,000 to 2.4e-4.
     torch.testing.assert_close(table.double(), sine_table(positions, dim, 10000.0), atol=4e-4, rtol=0)
-
-
-def test_sinusoidal_table_of_512_positions_is_exact_to_float32():
-    positions = torch.arange(512)
-    expected = sine_table(positions, 64, 10000.0)
-    torch.testing.assert_close(sinusoidal_table(positions, 64).double(), expected, atol=4e-5, rtol=0)
 
 
 def test_sinusoid_is_the_published_formula_unless_scaled():
@@ -180,14 +172,6 @@ def test_apply_rotary_takes_every_shape_and_a_start():
     torch.testing.assert_close(apply_rotary(x, rows)[1], apply_rotary(x[1], rows[1]))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sinusoids_stay_float32_in_half_precision(dtype):
-    positions = torch.arange(4000, 4004)
-    added = SinusoidalPosition(hidden_size=8)(torch.zeros(1, 4, 8, dtype=dtype), positions)
-    assert added.dtype == dtype
-    torch.testing.assert_close(added.float(), sinusoidal_table(positions, 8)[None], atol=0.01, rtol=0)
-
-
 @pytest.mark.parametrize("name", BUILTIN)
 def test_every_scheme_says_its_name_formula_source_and_cost(name):
     scheme = SCHEMES[name]
@@ -209,7 +193,6 @@ ROWS = torch.zeros(1, 5, 8)
     [
         (lambda: LearnedPosition(hidden_size=8, max_positions=9)(ROWS, torch.arange(7, 12)), "positions 0 to 8, .* 11"),
         (lambda: LearnedPosition(hidden_size=8, max_positions=10)(ROWS, torch.arange(-2, 3)), "the input has -2 to 2"),
-        (lambda: LearnedPosition(hidden_size=8, max_positions=4)(ROWS), "has positions 0 to 3, the input has 0 to 4"),
         (lambda: SinusoidalPosition(hidden_size=0), "hidden_size=0 is out of range"),
         (lambda: SinusoidalPosition(hidden_size=8, rms=-1.0), r"rms=-1\.0 is out of range.*None for the published"),
         (lambda: SinusoidalPosition(hidden_size=8, dropout=2), "dropout=2 is out of range"),
@@ -218,10 +201,7 @@ ROWS = torch.zeros(1, 5, 8)
         (lambda: LSPEPosition(hidden_size=8, intermediate_size=0), "intermediate_size=0 is out of range"),
         (lambda: LSPEPosition(hidden_size=8, activation="sigmoyd"), "activation='sigmoyd' is no activation"),
         (lambda: LSPEPosition(hidden_size=8, applies_to="tokens"), "applies_to='tokens' is unknown"),
-        (lambda: LSPEPosition(hidden_size=8, rms=0), "rms=0 is out of range"),
         (lambda: apply_rotary(torch.zeros(2, 4), torch.arange(3)), r"positions of shape \(3,\) don't fit x"),
-        (lambda: LSPEPosition(hidden_size=0), "hidden_size=0 is out of range"),
-        (lambda: FourierPosition(hidden_size=0), "hidden_size=0 is out of range"),
         (lambda: FourierPosition(hidden_size=8, num_frequencies=0), "num_frequencies=0 is out of range"),
         (lambda: FourierPosition(hidden_size=8, intermediate_size=2.5), r"intermediate_size=2\.5 is out of range"),
         (lambda: FourierPosition(hidden_size=8, gamma=0), "gamma=0 is out of range"),
@@ -229,15 +209,11 @@ ROWS = torch.zeros(1, 5, 8)
         (lambda: FourierPosition(hidden_size=8, rms=0), "rms=0 is out of range.*None for the published"),
         (lambda: LSPEPosition(hidden_size=8, base=math.inf), "base=inf is out of range"),
         (lambda: LSPEPosition(hidden_size=8, dropout=-1), "dropout=-1 is out of range. A probability"),
-        (lambda: LearnedPosition(hidden_size=0), "hidden_size=0 is out of range"),
-        (lambda: NoPosition(dropout=2), "dropout=2 is out of range"),
         (lambda: make("tupe", std=math.inf), "std=inf is out of range"),
-        (lambda: make("deberta", std=-1), "std=-1 is out of range"),
         (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
         (lambda: make("pope", theta=1e-300), r"theta=1e-300 is out of range.* \(1e-30 to 1e\+30\)"),
         (lambda: make("sinusoidal", base=10**400), "base=1000"),
-        (lambda: apply_rotary(torch.zeros(2, 8), rope_theta=10**400), "rope_theta=1000"),
         (lambda: DualTrianglePosition(num_heads=1), "num_attention_heads is 1. Raise it to 2 or more"),
         (lambda: make("window", sliding_window=0), "sliding_window=0 is out of range"),
         (lambda: make("window", global_attn_every_n_layers=1), "global_attn_every_n_layers=1 is out of range"),
@@ -246,8 +222,6 @@ ROWS = torch.zeros(1, 5, 8)
         (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
         (lambda: make("alibi", per_layer=True, learned=False), "per_layer=True has no effect with learned=False. Lea"),
         (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
-        (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),
-        (lambda: make("mlp_bias", intermediate_size=None), "intermediate_size=None is out of range"),
         (lambda: apply_rotary(torch.zeros(2, 16), scheme=RotaryPosition(head_dim=8)), "has head_dim=8"),
         (
             lambda: apply_rotary(torch.zeros(2, 8), scheme=PoPEPosition(head_dim=8, num_heads=1, num_layers=1)),

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc import PosEncForMaskedLM, PosEncForSequenceClassification, PosEncModel
-from hf_posenc.model.unpadding import TokenLayout
+from hf_posenc.model import unpadding
 from tests.support.common import BUILTIN, tiny_config
 
 aten = torch.ops.aten
@@ -96,10 +96,10 @@ def test_a_training_step_takes_no_transfer_of_its_own(scheme, pooling):
 def test_borders_with_the_longest_length_take_none_on_a_gpu(monkeypatch):
     borders = torch.tensor([0, 3, 9], dtype=torch.int32)
     packing = {"cu_seq_lens_q": borders, "max_length": 6}
-    checked = TokenLayout.from_batch(IDS[:1], **packing)
+    checked = unpadding.TokenLayout.from_batch(IDS[:1], **packing)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    assert transfers(lambda: TokenLayout.from_batch(IDS[:1], **packing)) == 0
-    trusted = TokenLayout.from_batch(IDS[:1], **packing)
+    assert transfers(lambda: unpadding.TokenLayout.from_batch(IDS[:1], **packing)) == 0
+    trusted = unpadding.TokenLayout.from_batch(IDS[:1], **packing)
     assert vars(checked).keys() == vars(trusted).keys()
     of_tokens = vars(checked.tokens), vars(trusted.tokens)
     checked.tokens = trusted.tokens = None

@@ -5,13 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import Rows, Runs, TokenLayout, Tokens
+from hf_posenc import Tokens
+from hf_posenc.model import unpadding
 from tests.support.common import encoder, tokens
 
 
 @st.composite
 def packed_batches(draw):
-    """Rows of sequences with padding before, between no two, and after: what collators make."""
+    """unpadding.Rows of sequences with padding before, between no two, and after: what collators make."""
     rows = draw(st.lists(st.lists(st.integers(1, 6), min_size=0, max_size=4), min_size=1, max_size=4))
     before = [draw(st.integers(0, 2)) for _ in rows]
     length = max(start + sum(row) for start, row in zip(before, rows, strict=True)) + draw(st.integers(0, 2))
@@ -39,8 +40,8 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     rows, before, length = batch
     mask, positions, seq_idx = arrange(rows, before, length)
     packing = {"position_ids": positions} if said_by == "position_ids" else {"seq_idx": seq_idx}
-    layout = TokenLayout.from_batch(mask, mask, unpad=unpad, **packing)
-    tokens, to_rows = layout.tokens, Rows(layout)
+    layout = unpadding.TokenLayout.from_batch(mask, mask, unpad=unpad, **packing)
+    tokens, to_rows = layout.tokens, unpadding.Rows(layout)
     allowed = to_rows.masks[0]
 
     values = torch.randn(len(rows), length, 3)
@@ -80,7 +81,7 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
         assert torch.equal(belongs >= 0, torch.arange(padded.shape[1]) < layout.counts[:, None])
         assert (belongs[belongs >= 0].diff() >= 0).all()
         torch.testing.assert_close(to_rows.join(to_rows.split(taken)), taken)
-        runs = Runs(layout.counts)
+        runs = unpadding.Runs(layout.counts)
         torch.testing.assert_close(runs.join(runs.split(taken)), taken)
         for part, (size, width), numbers, real in zip(
             runs.split(taken), runs.shapes, runs.rows, runs.masks, strict=True
@@ -119,8 +120,8 @@ def test_in_order_gives_a_row_per_sequence_sorted_by_position_and_from_order_und
     mask, positions, seq_idx = arrange(rows, before, length)
     if ties:
         positions = torch.randint(-1, 3, positions.shape)
-    layout = TokenLayout.from_batch(mask, mask, positions if ties else None, seq_idx, unpad=unpad)
-    x, padded = torch.randn(len(rows), length, 3), Rows(layout)
+    layout = unpadding.TokenLayout.from_batch(mask, mask, positions if ties else None, seq_idx, unpad=unpad)
+    x, padded = torch.randn(len(rows), length, 3), unpadding.Rows(layout)
     sequences = []  # those of each row, by its numbers; a row without tokens is one empty sequence
     for r, row in enumerate(rows):
         for number in range(max(len(row), 1)):
@@ -168,7 +169,7 @@ def test_in_order_refuses_rows_that_may_be_packed_in_a_traced_graph():
     ],
 )
 def test_only_several_aranges_from_the_smallest_position_are_packed(position_ids, packed):
-    layout = TokenLayout.from_batch(torch.ones(1, 4), position_ids=torch.tensor([position_ids]))
+    layout = unpadding.TokenLayout.from_batch(torch.ones(1, 4), position_ids=torch.tensor([position_ids]))
     tokens = layout.tokens
     assert layout.packed == packed
     assert tokens.num_sequences == (2 if packed else 1)
@@ -177,11 +178,26 @@ def test_only_several_aranges_from_the_smallest_position_are_packed(position_ids
 
 def test_odd_positions_in_a_row_and_padding_in_between_change_no_other_sequence():
     odd = torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]])
-    tokens = TokenLayout.from_batch(torch.ones(2, 4), position_ids=odd).tokens
+    tokens = unpadding.TokenLayout.from_batch(torch.ones(2, 4), position_ids=odd).tokens
     assert (tokens.num_sequences, tokens.sequence.flatten().tolist()) == (3, [0, 0, 1, 1, 2, 2, 2, 2])
     mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
-    tokens = TokenLayout.from_batch(mask, mask, torch.tensor([[0, 1, 9, 0, 1, 2]])).tokens
+    tokens = unpadding.TokenLayout.from_batch(mask, mask, torch.tensor([[0, 1, 9, 0, 1, 2]])).tokens
     assert (tokens.num_sequences, tokens.positions[0].tolist()) == (2, [0, 1, 0, 1, 2])
+
+
+def test_lengths_are_those_of_each_sequence():
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
+    seq_idx = torch.tensor([[1, 1, 1, 0, 2, 2, 0], [0] * 7, [0, 1, 1, 1, 1, 1, 1]])
+    shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
+    for unpad in (True, False):
+        batch = unpadding.TokenLayout.from_batch(mask, mask, seq_idx=seq_idx, unpad=unpad)
+        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
+        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
+        batch = unpadding.TokenLayout.from_batch(mask, mask, shifted, seq_idx, unpad=unpad)
+        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
+        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
+    batch = unpadding.TokenLayout.from_batch(mask[[0, 2]], mask[[0, 2]], unpad=False)
+    assert (batch.tokens.lengths * mask[[0, 2]]).tolist() == [[5, 5, 5, 0, 5, 5, 0], [0] + [6] * 6]
 
 
 FULL, SOME = [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]
@@ -199,8 +215,8 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_row_lengths_tell_what_the_facts_of_a_batch_with_one_sequence_in_each_row_do(mask, unpad):
     mask = torch.tensor(mask)
-    counted = TokenLayout.from_batch(mask, mask, unpad=unpad)
-    general = TokenLayout.from_batch(mask, mask, seq_idx=torch.zeros_like(mask), unpad=unpad)
+    counted = unpadding.TokenLayout.from_batch(mask, mask, unpad=unpad)
+    general = unpadding.TokenLayout.from_batch(mask, mask, seq_idx=torch.zeros_like(mask), unpad=unpad)
     for values, others in ((vars(counted), vars(general)), (vars(counted.tokens), vars(general.tokens))):
         for name in values.keys() - {"tokens", "shortest"}:
             value, other = values[name], others[name]
@@ -211,8 +227,8 @@ def test_row_lengths_tell_what_the_facts_of_a_batch_with_one_sequence_in_each_ro
 
 def test_a_batch_without_padding_is_left_as_it_is():
     x = torch.randn(2, 3, 4)
-    layout = TokenLayout.from_batch(x, torch.ones(2, 3))
+    layout = unpadding.TokenLayout.from_batch(x, torch.ones(2, 3))
     assert layout.index is None
-    assert Rows(layout).masks == [None]
+    assert unpadding.Rows(layout).masks == [None]
     assert layout.unpad(x) is x
     assert layout.pad(x) is x

@@ -1,6 +1,5 @@
 """The benchmark measures what it says, on sizes of seconds."""
 
-import contextlib
 import itertools
 import json
 import re
@@ -9,13 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_posenc import SCHEMES, PosEncConfig, make_scheme
-from hf_posenc.errors import UserError
-from hf_posenc.kernels import switch
-from hf_posenc.model.attention import check_bias
+from hf_posenc import SCHEMES, UserError, kernels
 from model_cards.benchmark import contenders, host, modernbert, run, targets, work
 from tests import gpu
-from tests.support.common import BUILTIN, tiny_classifier, write_csv
+from tests.support.common import BUILTIN, encoder, tiny_classifier, tokens, write_csv
+from tests.support.references import varlen_attention
 
 CARDS = Path(__file__).parents[2] / "model_cards"
 PAGE = CARDS / "speed.md"
@@ -45,13 +42,13 @@ def test_contenders_have_equal_dimensions(name):
 
 
 def test_plain_runs_without_the_kernels(monkeypatch):
-    monkeypatch.setattr(switch, "_enabled", True)
+    monkeypatch.setattr(kernels.switch, "_enabled", True)
     model, seen = contenders.build_model("rope:plain", "tiny"), []
-    model.register_forward_pre_hook(lambda *_: seen.append(switch._enabled))
+    model.register_forward_pre_hook(lambda *_: seen.append(kernels.switch._enabled))
     for with_kernels in (True, False):
         contenders.make_step(model, "training", with_kernels=with_kernels)(work.make_batches("2x7", 1)[0])
     assert seen == [True, False]
-    assert switch._enabled
+    assert kernels.switch._enabled
 
 
 @pytest.mark.slow
@@ -70,20 +67,6 @@ def test_a_row_says_what_was_measured_and_who_cannot_run_is_left_out(monkeypatch
         run.run_benchmark(run.Settings(contenders=names[::-1], works=("2x8",), **TINY))
 
 
-def written_out(q, k, v, cuts, other_cuts, longest, other_longest, *, scale, window_size):
-    """What PyTorch's varlen attention computes, which runs on a GPU alone."""
-    lengths = cuts.diff().tolist()
-    assert max(lengths) == longest == other_longest
-    outs = []
-    for a, b, c in zip(*(t.split(lengths) for t in (q, k, v)), strict=True):
-        place = torch.arange(len(a))
-        logits = torch.einsum("ihd,jhd->hij", a, b) * scale
-        if window_size != (-1, -1):
-            logits = logits.masked_fill((place[:, None] - place[None]).abs() > window_size[0], -torch.inf)
-        outs.append(torch.einsum("hij,jhd->ihd", logits.softmax(-1), c))
-    return torch.cat(outs)
-
-
 def answers_of_modernbert(device="cpu", dtype=torch.float32):
     """Padded and unpadded logits."""
     batch = work.make_batches("3x150", 1, device)[0]  # windows are 64 to each side
@@ -94,7 +77,7 @@ def answers_of_modernbert(device="cpu", dtype=torch.float32):
 
 
 def test_unpadded_modernbert_gives_modernberts_logits(monkeypatch):
-    monkeypatch.setattr(modernbert, "varlen_attn", written_out)
+    monkeypatch.setattr(modernbert, "varlen_attn", varlen_attention)
     padded, unpadded = answers_of_modernbert()
     torch.testing.assert_close(unpadded, padded, atol=1e-5, rtol=1e-5)
 
@@ -156,11 +139,10 @@ def test_a_step_launches_no_more_operations_than_before(scheme, a_layer, outside
 
 @pytest.mark.slow
 def test_serving_is_measured_on_the_texts_of_a_file(tmp_path, monkeypatch):
-    from hf_posenc.data.texts import own_texts  # these need more than a bare image has
-    from model_cards.benchmark import serving
+    from model_cards.benchmark import serving  # which needs more than a bare image has
     from model_cards.benchmark.timing import time_job
 
-    texts, target = own_texts(40), tmp_path / "serving.json"
+    texts, target = [f"a film that {number} of us saw" for number in range(40)], tmp_path / "serving.json"
     tiny_classifier(tmp_path / "mine", texts, ("no", "yes"), max_position_embeddings=128)
     rows = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(texts)]
     asked = (serving.REFERENCE, "bert:torch:float32", "posenc:torch:float32")
@@ -203,6 +185,8 @@ def test_the_table_of_attentions_says_what_the_encoder_does(pages):
             refused[name] = flash.startswith("refused")
     assert set(BUILTIN) <= set(refused)
     for name, is_refused in refused.items():
-        scheme = make_scheme(PosEncConfig(position_embedding_type=name))
-        with pytest.raises(ValueError, match="flash_attention_2") if is_refused else contextlib.nullcontext():
-            check_bias("flash_attention_2", scheme)
+        model = encoder(name)
+        model.config._attn_implementation = "flash_attention_2"
+        with pytest.raises(Exception) as caught:  # which runs on no CPU  # noqa: PT011
+            model(tokens(2, 5))
+        assert ("'flash_attention_2' takes no bias" in str(caught.value)) == is_refused, name

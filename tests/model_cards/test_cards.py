@@ -6,9 +6,6 @@ from statistics import fmean
 import pytest
 from huggingface_hub import ModelCard
 
-from hf_posenc.comparison import Summary
-from hf_posenc.comparison.statistics import group_scores
-from hf_posenc.schemes.describe import describe_schemes
 from model_cards import make_cards, make_pages
 from tests.support.common import BUILTIN, UNMEASURED
 
@@ -21,7 +18,7 @@ def card(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def compared() -> dict[str, Summary]:
+def compared():
     return make_cards.read_comparisons()
 
 
@@ -59,7 +56,7 @@ def test_the_citation_names_the_version_of_the_tables():
 
 @pytest.mark.slow  # every card
 def test_cards_say_what_the_code_and_the_results_say(compared):
-    for row in describe_schemes():
+    for row in make_cards.describe_schemes():
         if row.name in BUILTIN:
             assert make_cards.render_card(FOLDER, row, compared) == card(row.name), "run `make model-cards`"
 
@@ -78,7 +75,7 @@ def test_the_answers_hold(compared):
     def mean(plan, tasks, name, length, part=None):
         table = compared[plan].table
         chosen = table if part is None else table[table["part"] == part]
-        return fmean(group_scores(chosen, tasks, name, length).values() or [-1])
+        return fmean(make_cards.group_scores(chosen, tasks, name, length).values() or [-1])
 
     def verdicts(plan, reference, length=64):
         chosen = [c for c in compared[plan].contrasts if (c.reference, c.length) == (reference, length)]

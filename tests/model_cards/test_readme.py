@@ -1,5 +1,6 @@
 """README and guides: every command and every code block runs and prints what stands below it; every link resolves."""
 
+import importlib
 import json
 import os
 import re
@@ -16,7 +17,6 @@ from transformers import BertConfig, BertModel
 
 from hf_posenc import SCHEME_CHECKS, cli
 from hf_posenc.comparison import read_plan
-from hf_posenc.training.recipe import LEAST
 from model_cards.studies.parts import minilm_folder
 from tests.support.common import BUILTIN
 from tests.support.remote_code import tiny_tokenizer
@@ -52,7 +52,7 @@ RUN_ELSEWHERE = {
     "hf-posenc (convert|export minilm|train .* xlmr-rope$).*": "tests/conversion/test_conversion_sources.py",
     "(torchrun|accelerate launch) .*": "tests/training/test_training_scale.py, with the same launchers",
     "hf-posenc export runs/mine .*": "tests/exporting/test_export_folder.py, test_export_int8.py",
-    "hf-posenc predict runs/mine-openvino .*": "tests/training/test_training_backends.py",
+    "hf-posenc predict runs/mine-openvino .*": "tests/inference/test_backends.py",
     "python examples/ray_predict.py .*": "tests/exporting/test_serving_ray.py",
     "python examples/serving/server.py .*": "tests/exporting/test_serving_server.py",
     "python examples/run_.*": "tests/finetuning/test_finetuning_examples.py",
@@ -60,9 +60,9 @@ RUN_ELSEWHERE = {
     "hf-posenc (compare --plan quick|report) .*": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc compare --scheme-file .*": "tests/comparison/test_comparison_runs.py",
     "hf-posenc publish .*": "tests/hub/test_hub_publish.py, which has a Hub",
-    "hf-posenc check .* --onnx": "tests/test_cli.py, with another scheme",
+    "hf-posenc check .* --onnx": "tests/cli/test_cli.py, with another scheme",
     "hf-posenc .* (my_scheme.py|runs/recency .*)|python examples/own_scheme/.*": "tests/schemes/test_own_scheme.py",
-    r"python -m model_cards\.studies\.(recipe|kept) .*": "tests/test_recipe_study.py, parts of it",
+    r"python -m model_cards\.studies\.(recipe|kept) .*": "tests/model_cards/test_recipe_study.py, parts of it",
 }
 """Commands by their pattern, and the test that runs them."""
 # The block that loads what the commands trained.
@@ -123,7 +123,8 @@ def reader(tmp_path, monkeypatch):
     tiny_tokenizer().save_pretrained(pretrained)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("hf_posenc.training.recipe.LEAST", dict.fromkeys(LEAST, (1, 2, 2)))  # two epochs will do
+    recipe = importlib.import_module("hf_posenc.training.recipe")
+    monkeypatch.setattr(recipe, "LEAST", dict.fromkeys(recipe.LEAST, (1, 2, 2)))  # two epochs will do
     return tmp_path
 
 

@@ -1,7 +1,7 @@
 """Parity with the published code of KERPLE, FIRE and TUPE: golden numbers, made by make_published_golden.py.
 
 For `lspe` and `fourier` there is none to compare with: their authors published formulas, and other networks start and
-scale differently. They stand on tests/references.py alone.
+scale differently. They stand on tests/support/references.py alone.
 """
 
 from pathlib import Path

@@ -14,11 +14,8 @@ from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
-from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.model.seam import ConfigSupport
-from hf_posenc.schemes.support import code_files
 from tests.support.common import perturb, schemes_restored, tiny_config
-from tests.support.remote_code import BUILTIN, CODE, HEAD, tiny_model
+from tests.support.remote_code import AUTO_MAP, BUILTIN, CODE, HEAD, code_of, tiny_model
 
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
@@ -48,7 +45,7 @@ def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme):
     own |= {file for file, names in TOOLS.items() if names & {*scheme.split("+")}}
     if "+" in scheme:
         own |= {"scheme_combined.py"}
-    assert set(code_files(tiny_config(scheme))) == MODEL | own
+    assert set(code_of(tiny_config(scheme))) == MODEL | own
 
 
 MOST_LINES = {"rope": 2640, "learned": 2425}
@@ -57,7 +54,7 @@ MOST_LINES = {"rope": 2640, "learned": 2425}
 
 @pytest.mark.parametrize("scheme", MOST_LINES)
 def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme):
-    lines = {name: len(text.splitlines()) for name, text in code_files(tiny_config(scheme)).items()}
+    lines = {name: len(text.splitlines()) for name, text in code_of(tiny_config(scheme)).items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
     assert lines["configuration_posenc.py"] <= 262
     assert lines["modeling_posenc.py"] <= 650
@@ -67,7 +64,7 @@ def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme):
 def test_all_of_the_folder_travels():
     configs = [tiny_config(scheme) for scheme in (*BUILTIN, "learned+t5")]
     configs.append(tiny_config("rope", position_augmentation="shift"))
-    travelling = set().union(*(code_files(config) for config in configs))
+    travelling = set().union(*(code_of(config) for config in configs))
     assert {path.name for path in CODE.glob("*.py")} - travelling == {"__init__.py"}
 
 
@@ -168,33 +165,31 @@ def test_a_table_that_is_wrong_is_said_in_one_sentence(tmp_path, table, message)
 
 
 @pytest.fixture
-def without_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seam is as strangers have it."""
-    monkeypatch.setattr(PosEncConfig, "support", ConfigSupport())
+def bundled(tmp_path: Path) -> Any:
+    """The model's class of a checkpoint with RoPE, as strangers have it."""
+    tiny_config("rope").save_pretrained(tmp_path / "rope")
+    return get_class_from_dynamic_module("modeling_posenc.PosEncModel", str(tmp_path / "rope"))
 
 
-@pytest.mark.usefixtures("without_support")
-def test_the_checkpoints_own_class_says_what_its_table_lacks(monkeypatch):
-    table = {"rope": SCHEMES["rope"], "t5": SCHEMES["t5"]}
-    monkeypatch.setattr("hf_posenc.model.scheme_factory.SCHEMES", table)
-    PosEncModel(PosEncConfig())
+def test_the_checkpoints_own_class_says_what_its_table_lacks(bundled):
+    bundled(bundled.config_class())
     message = "'alibi' isn't in this checkpoint's scheme_table.py.*install hf_posenc"
     with pytest.raises(ValueError, match=message):
-        PosEncModel(PosEncConfig(position_embedding_type="alibi"))
+        bundled(bundled.config_class(position_embedding_type="alibi"))
     with pytest.raises(ValueError, match="size='tiny': hf_posenc, which has the sizes, isn't installed"):
-        PosEncConfig.from_size("tiny")
-    config = PosEncConfig(position_embedding_type="rope", position_embedding_kwargs={"std": 1})
+        bundled.config_class.from_size("tiny")
+    config = bundled.config_class(position_embedding_type="rope", position_embedding_kwargs={"std": 1})
     with pytest.raises(ValueError, match="'std': 1.*doesn't fit 'rope':.*arguments and defaults are {'interleaved'"):
-        PosEncModel(config)
+        bundled(config)
 
 
-@pytest.mark.usefixtures("without_support")
-def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path):
-    config = PosEncConfig(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
-    config.save_pretrained(tmp_path)
+def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(bundled, tmp_path):
+    config = bundled.config_class(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
+    config.save_pretrained(tmp_path / "again")
     assert config.auto_map == AUTO_MAP
-    written = {path.name: path.read_text() for path in tmp_path.glob("*.py")}
+    written = {path.name: path.read_text() for path in (tmp_path / "again").glob("*.py")}
     assert written.keys() >= MODEL
+    del written["scheme_table.py"]
     assert written == {name: (CODE / name).read_text() for name in written}
 
 

@@ -17,9 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from safetensors.torch import load_file, save_file
 
-from hf_posenc.schemes.support import code_files
 from tests.support.common import tiny_config
-from tests.support.remote_code import BATCH, BUILTIN, clean_environment
+from tests.support.remote_code import BATCH, BUILTIN, PROJECT, clean_environment, code_of
 
 ROOT, MINILM = Path(__file__).parents[2], "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -113,7 +112,7 @@ def test_the_wheel_works_without_the_checkout(wheel, python, tmp_path):
     logits = load_file(tmp_path / "logits.safetensors")
     for scheme in BUILTIN:
         torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
-        code = code_files(tiny_config(scheme))
+        code = code_of(tiny_config(scheme))
         assert {path.name: path.read_text() for path in (tmp_path / scheme).glob("*.py")} == code
 
 
@@ -127,14 +126,13 @@ def test_the_script_for_uv_trains_with_the_wheel(python, tmp_path):
     (tmp_path / "mine.csv").write_text(f"text,label\n{rows}")
     words = "--data mine.csv --output runs/mine --pretrained none --epochs 1".split()
     assert "accuracy" in run(python, script, *words, cwd=tmp_path)
-    code = code_files(tiny_config("rope"))
+    code = code_of(tiny_config("rope"))
     assert {path.name: path.read_text() for path in (tmp_path / "runs/mine").glob("*.py")} == code
 
 
 def test_the_wheel_requires_all_that_the_package_imports():
     """What modules import at their beginning, without an extra."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    required = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
     distributions = importlib.metadata.packages_distributions()
     missing = set()
     for path in (ROOT / "hf_posenc").rglob("*.py"):

@@ -3,14 +3,21 @@
 import contextlib
 import random
 import re
+import sys
 import tempfile
 
 import pytest
 import torch
 
-from hf_posenc import SCHEME_CHECKS, SCHEMES, PosEncForSequenceClassification, PositionScheme, check_scheme, make_scheme
-from hf_posenc.model import position_alibi
-from hf_posenc.model.scheme_table import SinusoidalPosition
+from hf_posenc import (
+    SCHEME_CHECKS,
+    SCHEMES,
+    PosEncForSequenceClassification,
+    PositionScheme,
+    SinusoidalPosition,
+    check_scheme,
+    make_scheme,
+)
 from tests.support import broken_schemes as broken
 from tests.support.common import BUILTIN, BY_HOOK, EVERY_HOOK, others_slow, tiny_config
 
@@ -77,7 +84,6 @@ BROKEN = [
     (broken.ChangesPositions, "repeats", r"embed changes tokens\.positions in place", None),
     (broken.PositionalArguments, "signature", "argument 'num_heads' isn't keyword-only", ()),
     (broken.TupleDefault, "signature", r"default reach=\(4, 5\) doesn't survive a config\.json", ("saving",)),
-    (broken.NameOfTwoWords, "signature", "name='two words' can't name a scheme", ()),
     (broken.HalfPrecisionAngles, "shapes", r"rotary returns .* torch\.bfloat16", ("shift",)),
     (broken.FirstPlaceOfTheRow, "padding", "length 9 padded on the left .*differ by", ("packing", "attention")),
     (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ()),
@@ -160,9 +166,14 @@ def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd)
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_process_without_hf_posenc_gives_the_same_by_the_checkpoints_code():
+    assert check_scheme("rope", only=["remote_code"]).raise_on_failure().ok
+
+
 @pytest.mark.slow  # a process of its own
 def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch):
-    monkeypatch.setattr(position_alibi, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
+    module = sys.modules[SCHEMES["alibi"].__module__]
+    monkeypatch.setattr(module, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
     fixed = {"learned": False}  # learned slopes would travel as weights
     message = "process without hf_posenc, and here: they differ by .*module-level setting"
     expect("failed", message, "alibi", "remote_code", scheme_kwargs=fixed)

@@ -19,12 +19,11 @@ from hf_posenc import (
     PosEncModel,
     PositionScheme,
     RotatedPosition,
+    Tokens,
+    UserError,
     load,
     register_scheme,
 )
-from hf_posenc.errors import UserError
-from hf_posenc.model.scheme_combined import CombinedPosition
-from hf_posenc.model.unpadding import Tokens
 from tests.support.common import schemes_restored, tiny_config
 from tests.support.own_schemes import TakesRopeParameters
 
@@ -327,37 +326,6 @@ def test_a_class_of_the_main_script_works_but_cannot_be_saved(tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-class Tent(DistanceBias):
-    """A bias by clipped distance: one for all layers, or one for each."""
-
-    def __init__(self, *, num_heads: int, num_layers: int = 1, per_layer: bool = False) -> None:
-        super().__init__()
-        self.per_layer = per_layer
-        self.tables = nn.ModuleList([nn.Embedding(7, num_heads) for _ in range(num_layers if per_layer else 1)])
-
-    def of_distance(self, distance, layer):
-        assert not torch.is_autocast_enabled("cpu")
-        return self.tables[layer](distance.clamp(-3, 3) + 3)
-
-
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
-    alike = type("Alike", (DistanceBias,), {"of_distance": lambda self, distance, layer: distance[:, None].float()})()
-    assert alike.bias(Tokens.from_positions(torch.arange(3)[None])).shape == (1, 1, 3, 3)  # all heads have the same
-    tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
-    nothing = torch.zeros(1)
-    for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
-        tokens = Tokens.from_positions(positions)
-        index = tokens.distances().clamp(-3, 3) + 3
-        for layer in (0, 1):
-            expected = tent.tables[layer if per_layer else 0].weight[index].permute(0, 3, 1, 2)
-            with torch.autocast("cpu", torch.bfloat16):  # the encoder calls `layer_bias` inside it
-                shared, own = tent.bias(tokens), tent.layer_bias(nothing, nothing, tokens, layer)
-            assert ((shared is None), (own is None)) == (per_layer, not per_layer)
-            assert (tent.uses("bias"), tent.uses("layer_bias")) == (not per_layer, per_layer)
-            assert torch.equal(own if per_layer else shared, expected)
-
-
 class Asks(PositionScheme):
     """Writes down what its hooks get, and whether autocast is on."""
 
@@ -389,14 +357,16 @@ class Asks(PositionScheme):
         self._note("layer_bias", tokens, hidden_states=tuple(tokens.hidden_states.shape))
 
 
+class NoneToo(Asks):
+    """Beside another."""
+
+
 @pytest.mark.parametrize("name", ["asks", "asks+none_too"])
 def test_hooks_see_tokens_in_their_own_layout_what_layers_begin_with_and_positions_outside_autocast(name):
-    class NoneToo(Asks):
-        pass
-
-    scheme = Asks()
-    model = PosEncModel(PosEncConfig.from_size("tiny", vocab_size=20)).eval()
-    model.position = scheme if name == "asks" else CombinedPosition({"one": scheme, "other": NoneToo()})
+    register_scheme(Asks, "asks")
+    register_scheme(NoneToo, "none_too")
+    model = PosEncModel(PosEncConfig.from_size("tiny", vocab_size=20, position_embedding_type=name)).eval()
+    scheme = model.position if name == "asks" else model.position.asks
     ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         first = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states[0][mask == 1]

@@ -9,14 +9,11 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc import PosEncConfig, PosEncModel, PositionScheme, plot
-from hf_posenc.errors import UserError
-from hf_posenc.model.position_alibi import alibi_slopes
-from hf_posenc.model.unpadding import Tokens
+from hf_posenc import PosEncConfig, PosEncModel, PositionScheme, Tokens, UserError, plot, plotting
 from hf_posenc.schemes.hooks import rotated_units
-from hf_posenc.schemes.plots import plot_position, save_figure
 from tests.support.common import COMBINED, EVERY_HOOK, encoder, tiny_config
 from tests.support.own_schemes import Gate
+from tests.support.references import PUBLISHED_SLOPES
 
 S = 12
 POSITIONS = torch.arange(S).unsqueeze(0)
@@ -26,7 +23,7 @@ ORDER = "What two words that swap places change"
 
 def axes(source, **options):
     """The axes of a picture by their titles; those of colour bars have none."""
-    drawn = plot_position(source, **{"max_positions": S, **options}).get_axes()
+    drawn = plotting.plot_position(source, **{"max_positions": S, **options}).get_axes()
     return {panel.get_title(): panel for panel in drawn if panel.get_title()}
 
 
@@ -74,17 +71,9 @@ def test_rotation_decays_as_the_cosine_of_each_frequency(interleaved):
 def test_a_bias_has_its_sign_and_a_curve_per_head():
     published = {"directional": False, "learned": False}
     shown = axes(tiny_config("alibi", position_embedding_kwargs=published))
-    slopes = np.array(alibi_slopes(4))[:, None]
+    slopes = np.array(PUBLISHED_SLOPES[4])[:, None]
     np.testing.assert_allclose(curves(shown["Bias, from position 6"]), -slopes * np.abs(DISTANCES), rtol=1e-6)
     assert "Bias, head 0" not in shown
-
-
-def test_a_layers_own_bias_is_that_layers():
-    model = encoder("t5", position_embedding_kwargs={"per_layer": True})
-    for layer in (0, 1):
-        shown = curves(axes(model, layer=layer)[f"Bias of layer {layer}, from position 6"])
-        table = model.position.tables[layer].weight.detach().numpy()
-        np.testing.assert_allclose(shown[:, S // 2], table[0], rtol=1e-6)  # distance 0 is bucket 0
 
 
 @pytest.mark.parametrize(("scheme", "kwargs"), [("fire", {"threshold": 2.0}), ("tupe", {})])
@@ -184,6 +173,12 @@ def test_bad_arguments(source, options, message):
         plot(source, **{"size": "tiny", **options})
 
 
+def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"^A plot needs matplotlib, which is not installed: pip install matplotlib\.$"):
+        plot("rope", size="tiny")
+
+
 def test_a_new_scheme_and_a_checkpoint_are_drawn(tmp_path):
     encoder("learned").save_pretrained(tmp_path / "mine")
     assert plot(tmp_path / "mine", max_positions=S).get_suptitle().endswith("given weights")
@@ -206,50 +201,34 @@ def test_what_is_appended_to_queries_and_keys_is_no_rotation():
 def test_nothing_global_is_touched(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it is an error now
     before = matplotlib.rcParams.copy()  # which asks for no backend
-    save_figure(plot_position(tiny_config("fire"), max_positions=S), tmp_path / "a.svg")
+    plotting.save_figure(plotting.plot_position(tiny_config("fire"), max_positions=S), tmp_path / "a.svg")
     assert matplotlib.rcParams.copy() == before
 
 
 @pytest.mark.slow  # draws each kind of file twice
 def test_files_are_whole_and_the_same_every_time(tmp_path, monkeypatch):
     def draw():
-        return plot_position(tiny_config("alibi"), max_positions=S)
+        return plotting.plot_position(tiny_config("alibi"), max_positions=S)
 
     figure = draw()
     for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
         path = tmp_path / "new" / f"a.{suffix}"
-        save_figure(draw(), path, dpi=40)
+        plotting.save_figure(draw(), path, dpi=40)
         first = path.read_bytes()
         assert first.startswith(start)
-        save_figure(draw(), path, dpi=40)
+        plotting.save_figure(draw(), path, dpi=40)
         assert path.read_bytes() == first
         monkeypatch.setattr(figure, "savefig", lambda *args, **kwargs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            save_figure(figure, path)
+            plotting.save_figure(figure, path)
         monkeypatch.undo()
         assert path.read_bytes() == first
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"a.png", "a.svg", "a.pdf"}
     with pytest.raises(ValueError, match=r"a.jpg' names no format.*\.png, \.svg, \.pdf"):
-        save_figure(figure, tmp_path / "a.jpg")
+        plotting.save_figure(figure, tmp_path / "a.jpg")
     (tmp_path / "b.png").mkdir()
     with pytest.raises(ValueError, match="is a folder"):
-        save_figure(figure, tmp_path / "b.png")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("runs/mine", "-o", "a.png", "--scheme-kwargs", "{}"), "goes with a scheme's name"),
-        (("somebody/nothing", "-o", "a.png"), "Error: "),
-    ],
-)
-def test_the_command_refuses_what_cannot_be_drawn(run, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run("plot", *arguments)
-    assert code == 2, err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+        plotting.save_figure(figure, tmp_path / "b.png")
 
 
 @pytest.mark.slow
@@ -263,10 +242,3 @@ def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
         code, _, err = run(*line[1:], "--max-positions", "8")
         assert code == 0, err
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "rope.png", "mine.png"}
-
-
-def test_without_matplotlib_one_line_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, err = run("plot", "rope", "-o", "never.png", "--size", "tiny")
-    assert code == 2
-    assert err.strip() == "Error: A plot needs matplotlib, which is not installed: pip install matplotlib."

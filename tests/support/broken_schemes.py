@@ -88,10 +88,6 @@ class UnknownSize(Sound):
         super().__init__(num_heads=width)
 
 
-class NameOfTwoWords(Sound):
-    name = "two words"
-
-
 class Float64Embeddings(SoundWaves):
     def embed(self, x, tokens):
         return super().embed(x, tokens).double()

@@ -4,7 +4,7 @@ import contextlib
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,6 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
-from hf_posenc.schemes.conformance.case import pad_batch, perturb
-
-padded = pad_batch
 
 BUILTIN = list(SCHEMES)
 """The published schemes: a new one is picked up from the table."""
@@ -62,6 +59,27 @@ def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:
     return PosEncConfig(**{**values, **overrides})
 
 
+def perturb(model: torch.nn.Module, std: float = 0.2) -> torch.nn.Module:
+    """Moves every weight in place, so that nothing looks order-blind or equal because it is still zero or one."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_((std * torch.randn(parameter.shape, generator=generator)).to(parameter.dtype))
+    return model
+
+
+def padded(sequences: Sequence[Tensor], side: str = "right", extra: int = 0) -> tuple[Tensor, Tensor]:
+    """Token ids (B, S) and their mask; `extra` more places than the longest sequence needs."""
+    length = max(map(len, sequences)) + extra
+    ids = torch.zeros(len(sequences), length, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        start = 0 if side == "right" else length - len(sequence)
+        ids[row, start : start + len(sequence)] = sequence
+        mask[row, start : start + len(sequence)] = 1
+    return ids, mask
+
+
 def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
     """A tiny encoder in evaluation mode with perturbed weights."""
     torch.manual_seed(0)
@@ -81,9 +99,7 @@ def tiny_classifier(folder: Path, texts: list[str], labels: Iterable[str], **ove
 
 def word_tokenizer(words: Iterable[str], **options) -> BertTokenizer:
     """A tokenizer whose vocabulary is these words, after the five special tokens."""
-    from hf_posenc.data.tokenizer import SPECIAL_TOKENS
-
-    vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS.values(), *words])}
+    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])}
     return BertTokenizer(vocab=vocabulary, **{"do_lower_case": False, "model_max_length": 64, **options})
 
 

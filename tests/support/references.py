@@ -514,6 +514,21 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     return x if config.norm_position == "post" else norm(x, "norm")
 
 
+def varlen_attention(q, k, v, cuts, other_cuts, longest, other_longest, scale, window_size=(-1, -1)) -> Tensor:
+    """PyTorch's varlen attention, which runs on a GPU alone: each sequence within a window, (T, H, d) -> (T, H, d)."""
+    lengths = cuts.diff().tolist()
+    assert torch.equal(cuts, other_cuts)
+    assert max(lengths) == longest == other_longest
+    left, right = (reach if reach >= 0 else longest for reach in window_size)
+    outs = []
+    for a, b, c in zip(*(x.split(lengths) for x in (q, k, v)), strict=True):
+        distance = torch.arange(len(a)) - torch.arange(len(a))[:, None]
+        logits = torch.einsum("ihd,jhd->hij", a, b) * scale
+        logits = logits.masked_fill((distance < -left) | (distance > right), -math.inf)
+        outs.append(torch.einsum("hij,jhd->ihd", logits.softmax(-1), c))
+    return torch.cat(outs)
+
+
 def jina_bert(state: dict[str, Tensor], config: dict, ids: Tensor) -> Tensor:
     """Hidden states (S, D) of a JinaBERT v2 for one text (S,), in float64, by its description.
 

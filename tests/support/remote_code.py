@@ -3,9 +3,12 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +22,6 @@ from transformers import BertTokenizer
 
 import hf_posenc
 from hf_posenc import SCHEMES, register_scheme
-from hf_posenc.model.configuration_posenc import AUTO_MAP, MINIMUM_TRANSFORMERS
 from tests.support.clean_process import outputs
 from tests.support.common import perturb, schemes_restored, tiny_config, word_tokenizer
 
@@ -38,6 +40,10 @@ HEADS = {
 }
 """The model classes, and the Auto class that loads each."""
 HEAD = "PosEncForSequenceClassification"
+AUTO_MAP = {"AutoConfig": "configuration_posenc.PosEncConfig"}
+AUTO_MAP |= {auto_class: f"modeling_posenc.{head}" for head, auto_class in HEADS.items()}
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+(MINIMUM_TRANSFORMERS,) = re.findall(r"'transformers\W*>=([\d.]+)", str(PROJECT["dependencies"]))
 
 # How a checkpoint travels doesn't depend on its head and its scheme together: one scheme meets all heads.
 ALL_HEADS = [("t5", head) for head in HEADS]
@@ -73,6 +79,13 @@ def tiny_model(scheme: str, head: str, **overrides: Any) -> Any:
 
 def tiny_tokenizer() -> BertTokenizer:
     return word_tokenizer(WORDS, do_lower_case=True)
+
+
+def code_of(config: hf_posenc.PosEncConfig) -> dict[str, str]:
+    """The files of code that travel with a configuration."""
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        return {path.name: path.read_text() for path in Path(folder).glob("*.py")}
 
 
 def save_tiny(folder: Path, scheme: str, head: str = HEAD, **overrides: Any) -> Path:

@@ -36,12 +36,12 @@ def redirect(way: str, files: dict[int, Path]) -> None:
 
 
 def run(words: list[str]) -> int:
-    from hf_posenc.cli import main
+    from hf_posenc import cli
 
     sys.argv[1:] = words
     code: object = "no exit"
     try:
-        main()
+        cli.main()
     except SystemExit as end:
         code = end.code or 0
     except BaseException:
