@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_posenc import Interrupted, UserError
 from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
-from hf_posenc.errors import Interrupted, UserError
 from tests.support.kills import copied_before_each_operation
 from tests.support.training import snapshot
 

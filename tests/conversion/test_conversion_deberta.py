@@ -8,8 +8,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, DebertaV2Config, DebertaV2ForMaskedLM
 
-from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError
+from hf_posenc import UserError, convert
 from hf_posenc.exporting.native import to_native
 from tests.support.conversion import (
     DISENTANGLED,

@@ -17,10 +17,8 @@ from transformers import (
     ModernBertForSequenceClassification,
 )
 
-from hf_posenc import PosEncForSequenceClassification
-from hf_posenc.conversion import convert
+from hf_posenc import PosEncForSequenceClassification, UserError, convert
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.errors import UserError
 from tests.support.common import others_slow
 from tests.support.conversion import (
     CASES,

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback
 
-from hf_posenc.conversion import Healing, convert
+from hf_posenc import Healing, convert
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import batches_of_like_lengths, depth_at, healing_rate, set_aside
 from hf_posenc.conversion.measure import swap_tokens, tokenize

@@ -7,9 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, EsmTokenizer
 
-from hf_posenc import export
-from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError
+from hf_posenc import UserError, convert, export
 from tests.support.conversion import (
     ROWS,
     assert_same,

@@ -7,8 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError
+from hf_posenc import UserError, convert
 from tests.support.conversion import (
     GTE,
     GTE_SIZES,

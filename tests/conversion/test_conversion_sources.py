@@ -13,9 +13,8 @@ from safetensors.torch import load, load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig
 
+from hf_posenc import UserError, convert
 from hf_posenc.checkpoints.keeper import is_model_file
-from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError
 from hf_posenc.markdown import HERE
 from tests.support.conversion import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme
-from hf_posenc.conversion import convert, swap
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, convert
+from hf_posenc.conversion import swap
 from hf_posenc.conversion.fitting import choose_basis, extended_table
 from hf_posenc.conversion.measure import order_r2, special_tokens, tokenize
 from tests.support.common import BUILTIN, encoder, others_slow, padded

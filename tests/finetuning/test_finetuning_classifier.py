@@ -13,10 +13,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pipeline
 
-from hf_posenc import PosEncConfig, evaluate
+from hf_posenc import PosEncConfig, UserError, evaluate
 from hf_posenc.checkpoints.keeper import LIST, is_model_file
 from hf_posenc.data.labels import Labels
-from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.schemes.support import code_files
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss

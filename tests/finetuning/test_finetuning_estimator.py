@@ -27,8 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from transformers import pipeline
 
 import hf_posenc
-from hf_posenc import PosEncClassifier, PosEncRegressor
-from hf_posenc.errors import UserError
+from hf_posenc import PosEncClassifier, PosEncRegressor, UserError
 from hf_posenc.finetuning.estimator import require_labels
 from tests.support.common import write_jsonl
 from tests.support.training import SIZES, assert_same_weights, command, rows
@@ -169,9 +168,7 @@ def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict(texts), fitted.predict(texts))
 
 
-def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(capfd, monkeypatch, tmp_path):
     texts, labels = data(48)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

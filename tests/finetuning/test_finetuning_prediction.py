@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
+from hf_posenc import UserError
 from hf_posenc.data.reading import read_file
-from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
 from hf_posenc.finetuning.prediction import answers_to, load_classifier, write_answers
 from tests.support.common import write_csv, write_jsonl

@@ -10,11 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_posenc.conversion import convert
+from hf_posenc import TrainingResult, UserError, convert
 from hf_posenc.data.labels import standard_units
-from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
-from hf_posenc.finetuning.train import TrainingResult
 from hf_posenc.training.metrics import ClassificationLoss
 from tests.support.common import write_csv
 from tests.support.training import started, train

@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, DataCollatorWithPadding
 
-from hf_posenc.conversion import convert
+from hf_posenc import UserError, convert
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import UserError
 from hf_posenc.training.trainer import merge_lora
 from tests.support.common import write_jsonl
 from tests.support.training import rows, started, train

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import hf_posenc
-from hf_posenc.errors import UserError
+from hf_posenc import UserError
 from hf_posenc.finetuning import prediction
 from hf_posenc.finetuning.prediction import load_classifier
 from tests.support.training import expected

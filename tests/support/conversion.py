@@ -9,9 +9,9 @@ import transformers
 from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
+from hf_posenc import convert
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.conversion import convert
 from hf_posenc.conversion.families import FAMILIES, POOLED
 from hf_posenc.exporting.native import to_native
 from tests.support.common import padded, perturb, word_tokenizer

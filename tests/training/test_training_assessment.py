@@ -14,10 +14,11 @@ import pytest
 from rich.console import Console
 from scipy.special import softmax
 
+from hf_posenc import TrainingReport
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
 from hf_posenc.training.baselines import _CHEAPER, MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
-from hf_posenc.training.report import TrainingReport, calibrate, calibration_error
+from hf_posenc.training.report import calibrate, calibration_error
 from tests.support.training import results, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_posenc import SIZES, PosEncForSequenceClassification
-from hf_posenc.errors import UserError
+from hf_posenc import SIZES, PosEncForSequenceClassification, UserError
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.training.recipe import default_epochs, default_learning_rate, defaults_of_language
 from hf_posenc.training.trainer import RunTrainer

@@ -17,10 +17,9 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer
 from transformers.trainer_callback import CallbackHandler
 
-from hf_posenc import fit
+from hf_posenc import Diverged, Interrupted, UserError, fit
 from hf_posenc.checkpoints.keeper import LIST, OutputFolder, output_folder
 from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
-from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.files import sha256, without_folders, write_json
 from hf_posenc.training.run_folder import refuse_taken, resume_point
 from hf_posenc.training.trainer import RunTrainer

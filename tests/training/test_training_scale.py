@@ -110,9 +110,7 @@ def test_a_sharded_model_ends_where_a_whole_one_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are_refused(
-    order: dict[str, str], tmp_path: Path
-) -> None:
+def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are_refused(order, tmp_path):
     with socket.socket() as place:
         place.bind(("localhost", 0))
         port = str(place.getsockname()[1])
