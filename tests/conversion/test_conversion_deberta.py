@@ -132,30 +132,6 @@ def test_a_published_files_head_is_found_by_its_names_and_every_weight_is_accoun
     assert encoder.report.keys.dropped["lm_predictions.lm_head.bias"] == "another head"
 
 
-@pytest.mark.parametrize(
-    ("family", "fields", "match"),
-    [
-        ("deberta-v2", {"conv_kernel_size": 3}, "is a deberta-v2 model with conv_kernel_size=3, which PosEnc's body"),
-        ("deberta", {"talking_head": True}, "talking_head=True, which PosEnc's body can't express"),
-        ("deberta-v2", {"embedding_size": 16}, "has embedding_size=16"),
-        ("deberta-v2", {"relative_attention": False}, "has relative_attention=False. PosEnc can express"),
-        ("deberta", {"pos_att_type": "c2p|p2p"}, r"has pos_att_type=\['c2p', 'p2p'\]"),
-        ("deberta", {"share_att_key": True}, r"deberta.share_att_key=True \(deberta has False\)"),
-        ("deberta-v2", {"norm_rel_ebd": "layer_norm|scale"}, r"has norm_rel_ebd='layer_norm\|scale'"),
-        ("deberta-v2", {"pooler_hidden_size": 16}, "has pooler_hidden_size=16"),
-        ("deberta", {"pooler_hidden_act": "tanh"}, "has pooler_hidden_act='tanh'"),
-        ("deberta-v2", {"attention_head_size": 16}, "has attention_head_size=16, and PosEnc's heads are"),
-        ("deberta-v2", {"position_buckets": 256}, "position_buckets=256 is out of range.* from 2 to 76"),
-    ],
-)
-def test_what_the_body_lacks_is_refused_by_name_before_weights_are_read(family, fields, match, tmp_path):
-    tiny_source(tmp_path, family)
-    edit(tmp_path, **fields)
-    (tmp_path / "model.safetensors").write_bytes(b"not read")
-    with pytest.raises(UserError, match=match):
-        convert(tmp_path)
-
-
 def test_lora_on_the_key_acts_on_positions_too_as_in_transformers(tmp_path):
     theirs = tiny_source(tmp_path, "deberta-v2")
     mine = convert(tmp_path, measure=False).model

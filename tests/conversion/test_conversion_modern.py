@@ -95,40 +95,6 @@ def test_a_published_eurobert_gives_its_encoder_and_its_bare_head_is_left(tmp_pa
     assert (classifier.config.classifier_pooling, classifier.config.classifier_hidden_act) == ("mean", "gelu")
 
 
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({**ESM, "is_folding_model": True}, "is an esm model with is_folding_model=True, which PosEnc's body"),
-        ({**ESM, "position_embedding_type": "relative_key"}, "has position_embedding_type='relative_key'. PosEnc can"),
-        ({**ESM, "position_embedding_type": None}, "has position_embedding_type=None. PosEnc can"),
-        ({**ESM, "mask_token_id": None}, "has mask_token_id=None"),
-        ({**ESM, "pad_token_id": None}, "has pad_token_id=None, and an esm model of transformers doesn't run without"),
-        ({**ESM, "hidden_act": "relu"}, r"has hidden_act='relu' \(esm has 'gelu'\)"),
-        (
-            {**ESM, "position_embedding_type": "absolute", "pad_token_id": None},
-            "has pad_token_id=None, and an esm model counts positions",
-        ),
-        ({**EUROBERT, "num_key_value_heads": 2}, "has num_key_value_heads=2: several of its 4 heads share a key"),
-        ({**EUROBERT, "attention_bias": True}, "is a eurobert model with attention_bias=True"),
-        (
-            {**EUROBERT, "architectures": ["EuroBertForSequenceClassification"]},
-            "has classifier_pooling='late', a mean of the tokens' scores.*feature-extraction",
-        ),
-        (
-            {**EUROBERT, "clf_pooling": "bos"},
-            "has clf_pooling='bos', an older name.* computes with classifier_pooling='la",
-        ),
-    ],
-)
-def test_what_the_body_lacks_is_refused_by_name_before_weights_are_read(fields, match, tmp_path):
-    if fields["model_type"] == "eurobert" and fields["architectures"] == EUROBERT["architectures"]:
-        fields = {**fields, "architectures": ["EuroBertModel"]}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    (tmp_path / "model.safetensors").write_bytes(b"not read")
-    with pytest.raises(UserError, match=match):
-        convert(tmp_path)
-
-
 def test_a_tokenizer_of_amino_acids_travels_and_an_export_to_a_graph_says_what_it_needs(tmp_path):
     published_esm(tmp_path / "source", token_dropout=False)
     tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *AMINO_ACIDS, "<mask>"]

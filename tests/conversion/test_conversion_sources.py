@@ -39,78 +39,12 @@ def test_a_foreign_architecture_is_refused_before_its_weights_are_read(tmp_path)
     refuses(tmp_path / "foreign", f"'albert' model, which can't be converted. These can: {can}", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"is_decoder": True}, "is a bert model with is_decoder=True, which PosEnc's body can't express"),
-        ({"model_type": "new", "layer_norm_type": "rms_norm"}, "layer_norm_type='rms_norm', which can't be converted"),
-        ({"model_type": "new", "position_embedding_type": "absolute"}, "has position_embedding_type='absolute'"),
-        ({"pruned_heads": {"0": [1]}}, "pruned_heads="),
-        ({"position_embedding_type": "spiral"}, "position_embedding_type='spiral'"),
-        ({"architectures": ["BertForNextSentencePrediction"]}, "head PosEnc doesn't have.*feature-extraction"),
-        ({"hidden_size": "wide"}, "no bert configuration"),
-        ({"hidden_size": 36}, "has shape .* its config.json says"),
-        ({"num_hidden_layers": 3}, "lacks 'encoder.layer.2"),
-        ({"num_hidden_layers": 3, "auto_map": {"AutoModel": "a/b--c.D"}}, "code of its own.*jina-embeddings-v3-hf"),
-        ({"num_hidden_layers": 1}, "holds 'encoder.layer.1.*would lose something"),
-        ({"model_type": None}, "has no model_type"),
-        ({"model_type": ["bert"]}, r"is a \['bert'\] model, which can't be converted"),
-        ({"id2label": ["a", "b"]}, "config.json is no bert configuration"),
-        ({"architectures": [None]}, r"has architectures=\[null\], which is no list of names"),
-        ({"architectures": "BertModel"}, 'has architectures="BertModel", which is no list of names'),
-    ],
-)
-def test_a_config_that_does_not_fit_is_refused(change, match, source, tmp_path):
-    edit(source, **change)
-    refuses(source, match, tmp_path)
-
-
-def test_a_weight_under_two_names_is_refused(source, tmp_path):
-    norm = "bert.embeddings.LayerNorm.weight"
-    edit_weights(source, lambda state: state.update({norm.replace("weight", "gamma"): state[norm] + 1}))
-    refuses(source, "twice, under two names", tmp_path)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_the_dtype_of_the_weights_is_kept(dtype, source):
     reference = load((source / "model.safetensors").read_bytes())
     edit_weights(source, lambda state: state.update({key: value.to(dtype) for key, value in state.items()}))
     weight = convert(source, measure=False).model.model.layers[0].output.weight
     assert torch.equal(weight, reference["bert.encoder.layer.0.output.dense.weight"].to(dtype))
-
-
-@pytest.mark.parametrize("task", [None, "text-classification"])
-def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
-    tiny_source(tmp_path / "source", task="text-classification")
-    edit_weights(tmp_path / "source", lambda state: state.pop("classifier.weight"))
-    refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, head=task)
-
-
-@pytest.mark.parametrize(("family", "whole"), [("modernbert", "attn.Wqkv"), ("deberta", "self.in_proj")])
-def test_what_a_family_holds_as_one_weight_is_not_replaced_by_a_random_one(family, whole, tmp_path):
-    tiny_source(tmp_path / "source", family)
-    edit_weights(tmp_path / "source", lambda state: {key: state[key] for key in state if whole not in key})
-    refuses(tmp_path / "source", "lacks .*key.* which its config.json asks for", tmp_path)
-
-
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("family", "values", "match"),
-    [
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
-        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
-        ("jina_embeddings_v3", {"rope_parameters": DYNAMIC}, "dynamic"),
-        ("nomic_bert", {"head_dim": 16}, r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"),
-        ("roberta", {"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
-    ],
-)
-def test_values_of_a_family_that_would_not_be_the_same_are_refused(family, values, match, tmp_path):
-    before = {} if family == "roberta" else values  # which makes no model without it
-    tiny_source(tmp_path / "source", family, **before)
-    edit(tmp_path / "source", **values)
-    refuses(tmp_path / "source", match, tmp_path)
 
 
 class _Bomb:
@@ -194,12 +128,9 @@ def test_what_is_not_carried_over_is_named(source):
     ]
 
 
-def test_a_task_or_an_activation_that_the_head_lacks_is_refused(tmp_path):
-    tiny_source(tmp_path / "source", "roberta", "fill-mask", hidden_act="relu")
-    refuses(tmp_path / "source", "masked-LM head with gelu", tmp_path)
-    refuses(tmp_path / "source", "head='telepathy' is unknown", tmp_path, head="telepathy")
-    report = convert(tmp_path / "source", head="feature-extraction").report
-    assert report.exact.hidden_max < 1e-5
+def test_an_activation_that_the_head_lacks_is_no_obstacle_to_the_encoder(tmp_path):
+    tiny_source(tmp_path, "roberta", "fill-mask", hidden_act="relu")
+    assert convert(tmp_path, head="feature-extraction").report.exact.hidden_max < 1e-5
 
 
 def test_the_report_prints_as_lines_and_its_values_stay(source, tmp_path):
@@ -344,44 +275,6 @@ def test_a_classifier_without_architectures_is_what_it_is_asked_to_be(family, ta
     assert torch.equal(_last(model).weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
 
 
-def test_a_config_for_other_labels_than_the_classifier_is_refused(tmp_path):
-    tiny_source(tmp_path, "bert", "text-classification")
-    edit(tmp_path, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
-    for task in (None, "text-classification"):
-        with pytest.raises(ValueError, match=r"'classifier.weight' has shape \(3, 32\), its config.json says \(2, 32"):
-            convert(tmp_path, head=task)
-
-
-@pytest.mark.parametrize("flag", [False, True])
-def test_without_safetensors_the_way_to_a_pickle_is_said(flag, tmp_path):
-    tiny_source(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"holds no model\.safetensors") as caught:
-        convert(tmp_path, allow_pickle=flag)
-    assert ("allow_pickle=True" in str(caught.value)) is not flag
-
-
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        ("bert", "classifier.adapter.weight"),
-        ("bert", "bert.pooler.extra.weight"),
-        ("bert", "cls.predictions.secret"),
-        ("bert", "bert.secret.weight"),
-        ("bert", "bert.embeddings.position_ids_extra"),
-        ("bert", "qa_outputs.dense.weight"),
-        ("bert", "pre_classifier.weight"),
-        ("distilbert", "vocab_other.weight"),
-        ("roberta", "lm_head.adapter.weight"),
-    ],
-)
-def test_a_key_that_only_begins_like_a_known_one_is_refused(family, name, tmp_path):
-    tiny_source(tmp_path, family)
-    edit_weights(tmp_path, lambda state: {**state, name: torch.ones(2)})
-    with pytest.raises(ValueError, match=f"{name.removeprefix('bert.')!r}, which a {family} model"):
-        convert(tmp_path)
-
-
 def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
     tiny_source(tmp_path, "roberta")
     heads = ("lm_head.bias", "lm_head.decoder.bias", "classifier.out_proj.weight", "qa_outputs.bias")
@@ -389,25 +282,6 @@ def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
     edit_weights(tmp_path, lambda state: {**state, **{name: torch.ones(2) for name in foreign}})
     report = convert(tmp_path, measure=False).report
     assert {name: report.keys.dropped[name] for name in foreign} == foreign
-
-
-def test_a_missing_shard_is_named(tmp_path):
-    theirs = tiny_source(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
-    lost = sorted(tmp_path.glob("*.safetensors"))[1]
-    lost.unlink()
-    with pytest.raises(ValueError, match=f"{lost.name}. is damaged or cut short .No such file"):
-        convert(tmp_path)
-
-
-@pytest.mark.parametrize("content", [[torch.ones(2)], torch.ones(2), {0: torch.ones(2)}, "text", None])
-def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
-    tiny_source(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin is damaged, or holds more than weights"):
-        convert(tmp_path, allow_pickle=True)
 
 
 DATA_PARALLEL = [

@@ -1,15 +1,14 @@
 """Files, folders and data sets: read as they are, or refused with what is wrong with them."""
 
 import json
-from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict
 
-import hf_posenc
 from hf_posenc.data.sources import read_split
 from tests.support.common import write_csv, write_jsonl
 from tests.support.data import Options, UserError, read, rows_in, rows_of, write_file
+from tests.support.training import EXAMPLE_DATA
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -72,9 +71,8 @@ def test_the_package_data_is_whole():
     # Both sentences of a pair hold the same words, so no bag of words can tell them apart.
     assert all(len(pair) == 2 and len({label for label, _ in pair}) == 2 for pair in words.values())
     assert sum(pair[0][1] == pair[1][1] for pair in words.values()) == len(words)
-    folder = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
-    licence = (folder / "README.md").read_text()
+    assert sum(path.stat().st_size for path in EXAMPLE_DATA.iterdir()) < 1_000_000
+    licence = (EXAMPLE_DATA / "README.md").read_text()
     assert "Creative Commons Attribution 4.0" in licence
     assert "https://github.com/alexwarstadt/blimp" in licence
 

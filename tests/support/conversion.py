@@ -165,18 +165,30 @@ def packed(rows):
 
 
 GTE = published("gte-base-en-v1.5")
-
-
-GTE_SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "vocab_size": 101,
-}
-
-
+GTE_SIZES = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
 NOMIC = published("nomic-embed-text-v1.5")
-
-
 NOMIC_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "vocab_size": 101}
+NOMIC_OLD = {**NOMIC_SIZES, "layer_norm_epsilon": 1e-12, "prenorm": False, "activation_function": "swiglu"}
+NOMIC_OLD |= {"rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "use_rms_norm": None}
+"""Fields of Nomic's own code, as the published files have them beside today's."""
+JINA = published("jina-embeddings-v2-base-en")
+
+
+def jina(folder: Path, task: str = "feature-extraction", **fields):
+    """Writes a tiny JinaBERT v2, a BERT with another feed-forward network; returns its weights."""
+    tiny_source(folder, "bert", task)
+    generator = torch.Generator().manual_seed(4)
+
+    def gated(state):
+        outside = "" if task == "feature-extraction" else "bert."
+        for layer in (f"{outside}encoder.layer.{number}." for number in range(2)):
+            state[f"{layer}mlp.gated_layers.weight"] = torch.randn(96, 32, generator=generator) * 0.2
+            for kind in ("weight", "bias"):
+                state.pop(f"{layer}intermediate.dense.{kind}")
+                state[f"{layer}mlp.wo.{kind}"] = state.pop(f"{layer}output.dense.{kind}")
+                state[f"{layer}mlp.layernorm.{kind}"] = state.pop(f"{layer}output.LayerNorm.{kind}")
+        state.pop(f"{outside}embeddings.position_embeddings.weight")
+
+    edit_weights(folder, gated)
+    (folder / "config.json").write_text(json.dumps({**JINA, **GTE_SIZES, **fields}))
+    return load((folder / "model.safetensors").read_bytes())

@@ -15,7 +15,6 @@ from rich.console import Console
 from scipy.special import softmax
 
 from hf_posenc import TrainingReport
-from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
 from hf_posenc.training.baselines import _CHEAPER, MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import calibrate, calibration_error
@@ -229,7 +228,7 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
     assert (saved["assessed"], calibration["split"]) == ("test", "test")
     assert set(saved["baselines"]) == {"majority", "words", "word_pairs"}
     assert sum(map(sum, saved["confusion"])) == sum(row["examples"] for row in saved["classes"]) == 64
-    assert notes_of(trained.model.config)["temperature"] == calibration["temperature"]
+    assert trained.model.config.task_specific_params["hf_posenc"]["temperature"] == calibration["temperature"]
     card = (tmp_path / "run" / "README.md").read_text()
     pairs = saved["baselines"]["word_pairs"]["test_accuracy"]
     assert re.search(rf"\| accuracy of word pairs \| [\d.]+ \| {pairs:.4f} \|", card)

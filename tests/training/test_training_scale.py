@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.checkpoints.keeper import output_folder
-from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 from tests.support import fsdp_worker
 from tests.support.common import write_jsonl
 from tests.support.training import (
@@ -29,6 +28,7 @@ from tests.support.training import (
     assert_same_weights,
     await_loss,
     begun,
+    checkpoints,
     command,
     in_processes,
     results,
