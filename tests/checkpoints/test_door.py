@@ -19,7 +19,7 @@ from transformers import BertTokenizer
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.checkpoints.loading import HEAD_PREFIXES
-from hf_posenc.cli.application import app
+from hf_posenc.cli import app
 from hf_posenc.conversion.families import FAMILIES
 from tests.support.common import word_tokenizer, write_csv
 from tests.support.conversion import edit_weights, tiny_source

@@ -218,15 +218,6 @@ def test_the_steps_are_said_and_the_learning_rate_falls_over_them(source, tmp_pa
     assert not report.notes
 
 
-@pytest.mark.slow
-def test_heads_of_other_inputs_are_healed_too(tmp_path):
-    tiny_source(tmp_path / "bert", "bert", "multiple-choice")
-    tiny_tokenizer(tmp_path / "bert")
-    model, report = heal(tmp_path / "bert", max_steps=3)
-    assert report.healing["steps"] == 3
-    assert type(model).__name__ == "PosEncForMultipleChoice"
-
-
 def test_equal_texts_are_held_out_together_and_the_same_ones_in_any_order(source):
     texts = sentences(100)
     texts += texts[:30]

@@ -38,6 +38,20 @@ def hidden(model, ids=TEXTS[0], mask=TEXTS[1]):
         return model.eval()(ids, attention_mask=mask).last_hidden_state
 
 
+def swapped(folder, out, old, new):
+    """Converts and loads what was written, which must answer as what was returned; returns both, and the report."""
+    model, report = converted(folder, out, scheme=new)
+    assert (report.from_scheme, report.to_scheme, model.config.position_embedding_type) == (old, new, new)
+    assert report.exact.hidden_max < 1e-5
+    assert 0 < report.before.distance < 1
+    assert -1 <= report.before.cosine <= 1
+    assert report.before.order_r2 < 1
+    again = type(model).from_pretrained(out)
+    ids, mask = TEXTS
+    torch.testing.assert_close(again(ids, attention_mask=mask)[0], model(ids, attention_mask=mask)[0])
+    return model, again, report
+
+
 ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
 # Of schemes that are fitted alike, one is quick.
 QUICK = ("none", "rope")
@@ -45,15 +59,8 @@ QUICK = ("none", "rope")
 
 @pytest.mark.parametrize("scheme", others_slow([name for name in BUILTIN if name != "learned"], *QUICK))
 def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tmp_path):
-    model, report = converted(source, tmp_path / "out", scheme=scheme)
-    assert report.to_scheme == model.config.position_embedding_type == scheme
-    assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.distance < 1
-    assert -1 <= report.before.cosine <= 1
-    assert report.before.order_r2 < 1
+    _, _, report = swapped(source, tmp_path / "out", "learned", scheme)
     assert any("mean is in the token-type embedding" in line["what"] for line in report.carried)
-    again = PosEncModel.from_pretrained(tmp_path / "out")
-    torch.testing.assert_close(hidden(again), hidden(model))
 
 
 @pytest.mark.slow
@@ -163,23 +170,11 @@ def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved, bi
     assert pairs.tolist() == sorted(pairs.tolist())
 
 
-def swapped(folder, out, old, new):
-    """Converts and loads what was written, which must answer as what was returned; returns both models."""
-    model, report = converted(folder, out, scheme=new)
-    assert (report.from_scheme, report.to_scheme) == (old, new)
-    assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.distance < 1
-    again = type(model).from_pretrained(out)
-    ids, mask = TEXTS
-    torch.testing.assert_close(again(ids, attention_mask=mask)[0], model(ids, attention_mask=mask)[0])
-    return model, again
-
-
 # Every scheme is fitted by the test above; here one of each kind, and a mask.
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["alibi", "window", "none", "learned", "t5", "tupe", "deberta", "pope"])
 def test_a_gated_encoder_without_biases_becomes_each_kind_of_scheme(scheme, nomic, tmp_path):
-    _, again = swapped(nomic, tmp_path / "out", "rope", scheme)
+    _, again, _ = swapped(nomic, tmp_path / "out", "rope", scheme)
     assert (again.config.mlp_gated, again.config.attention_bias, again.config.mlp_bias) == (True, False, False)
 
 
@@ -206,7 +201,7 @@ def test_other_biases_do_not_make_up_for_a_mask(scheme, nomic):
     "scheme", others_slow(["alibi+window", "rope", "learned+window", "none", "t5"], "rope", "learned+window")
 )
 def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tmp_path):
-    model, again = swapped(modern, tmp_path / "out", "rope+window", scheme)
+    model, again, _ = swapped(modern, tmp_path / "out", "rope+window", scheme)
     assert (again.config.norm_position, again.config.mlp_bias) == ("pre_but_first", False)
     far = hidden(model.base_model, torch.randint(5, 20, (1, 30)), None)
     assert torch.isfinite(far).all()
@@ -258,8 +253,7 @@ def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
         convert(nomic, max_position_embeddings=160, extension="linear", rope_parameters=given)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "nomic_bert"])
+@pytest.mark.parametrize("family", others_slow(["bert", "nomic_bert"], "bert"))
 def test_the_factor_on_queries_is_undone(family, source, nomic):
     source = source if family == "bert" else nomic
     bare = convert(source, scheme="none", measure=False).model

@@ -12,7 +12,7 @@ from transformers import BertTokenizer
 from hf_posenc import convert
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.conversion.families import FAMILIES, POOLED
+from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.exporting.native import to_native
 from tests.support.common import padded, perturb, word_tokenizer
 
@@ -59,7 +59,7 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"pad_token_id": 1, "classifier_pooling": "bos"}
     if family == "modernbert":
         values |= {"local_attention": 6, **MODERNBERT_IDS}
-        values |= {"classifier_activation": "silu"} if task in POOLED else {}
+        values |= {"classifier_activation": "silu"} if task in ("text-classification", "multiple-choice") else {}
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42}
         values |= {} if family == "mpnet" else {"type_vocab_size": 1}
@@ -156,6 +156,15 @@ def assert_same(mine, theirs, task, pad=0):
                 model.config.unpad_inputs = unpad
         for a, b in zip(outputs(mine, ids, mask, task), outputs(theirs, ids, mask, task), strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def assert_same_in_any_batch(model, alone, pad=0):
+    """Logits, or hidden states without a head, are those of each row alone: padded on either side, and packed."""
+    right = torch.stack(batch(pad))
+    left = right.gather(2, right[1].argsort(dim=1, stable=True).expand_as(right))
+    for ids, mask in (right, left):
+        torch.testing.assert_close(model(ids, attention_mask=mask)[0][mask.bool()], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(**packed(ROWS))[0][0], alone, atol=1e-5, rtol=1e-5)
 
 
 def packed(rows):
