@@ -154,6 +154,15 @@ def test_a_first_version_whose_keys_have_learned_biases_goes_into_the_second(tmp
     assert_same(back, model.eval(), "text-classification")
 
 
+def test_under_rope_it_keeps_its_weights_and_its_logits_scale(tmp_path):
+    tiny_source(tmp_path, "deberta-v2")
+    done = convert(tmp_path, scheme="rope")
+    assert done.model.config.rope_parameters["rope_type"] == "default"
+    factor = next(line["factor"] for line in done.report.carried if "factor" in line)
+    assert factor == pytest.approx(3**-0.5)
+    assert done.report.before.distance < 1
+
+
 def spm_vocabulary(folder):
     """Writes a SentencePiece vocabulary as DeBERTa-v3 has it, and returns its processor."""
     sentencepiece = pytest.importorskip("sentencepiece")

@@ -80,7 +80,7 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(sou
     assert convert(source, measure=False).report.tokenizer == ""
     config.write_text(json.dumps({**fields, "tokenizer_class": "BertTokenizer"}))
     wrong = (
-        "gives other ids than its tokenizer.json for [0-9]+ of 200 texts: '.*' becomes, from token [0-9]+ on, "
+        "gives other ids than its tokenizer.json for [0-9]+ of 200 texts: ['\"].*['\"] becomes, from token [0-9]+ on, "
         "(.*) instead of (.*)[.]"
     )
     refuses(source, f"{wrong}.*allow_other_tokens=True", tmp_path)

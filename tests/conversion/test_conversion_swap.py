@@ -253,7 +253,8 @@ def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
         convert(nomic, max_position_embeddings=160, extension="linear", rope_parameters=given)
 
 
-@pytest.mark.parametrize("family", others_slow(["bert", "nomic_bert"], "bert"))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "nomic_bert"])
 def test_the_factor_on_queries_is_undone(family, source, nomic):
     source = source if family == "bert" else nomic
     bare = convert(source, scheme="none", measure=False).model
