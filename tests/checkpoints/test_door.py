@@ -17,10 +17,10 @@ from tokenizers.processors import TemplateProcessing
 from transformers import BertTokenizer
 
 import hf_posenc
+from hf_posenc import UserError
 from hf_posenc.checkpoints.loading import HEAD_PREFIXES
-from hf_posenc.cli.application import app
+from hf_posenc.cli import app
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.errors import UserError
 from tests.support.common import word_tokenizer, write_csv
 from tests.support.conversion import edit_weights, tiny_source
 

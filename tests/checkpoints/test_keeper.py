@@ -6,11 +6,13 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
-from hf_posenc.errors import Interrupted, UserError
+from hf_posenc import Interrupted, UserError
+from hf_posenc.checkpoints.keeper import output_folder
 from tests.support.kills import copied_before_each_operation
 from tests.support.training import snapshot
 
@@ -140,9 +142,12 @@ def test_a_link_stays_one_and_its_target_is_written_or_it_is_refused(tmp_path, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
 
 
-def test_an_output_without_a_name_is_refused():
+def test_an_output_without_a_name_or_without_permission_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="The output folder has no name"):
         save("", NEW)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UserError, match="can't be written to: no permission"):
+        save(tmp_path / "out", NEW)
 
 
 def test_a_further_file_is_put_on_the_list_and_a_users_is_refused(tmp_path):
@@ -172,10 +177,10 @@ def test_who_comes_second_is_refused_and_changes_nothing(tmp_path):
 
 
 def test_the_main_process_alone_looks_and_writes(tmp_path):
-    other = OutputFolder(tmp_path, is_main=False)
-    with other.replaced() as new:
-        other.write_json("run.json", {})
-        assert new == tmp_path / WAITING
+    other: Any = SimpleNamespace(is_main_process=False, num_processes=1)
+    with output_folder(tmp_path / "out", process=other) as output, output.replaced() as new:
+        output.write_json("run.json", {})
+        assert new == tmp_path / "out" / WAITING
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import hf_posenc
-from hf_posenc.conversion import convert
+from hf_posenc import convert
 from hf_posenc.data.texts import own_texts
 from model_cards.studies.conversion import main, table
 from model_cards.studies.parts import minilm_folder

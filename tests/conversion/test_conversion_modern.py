@@ -7,17 +7,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, EsmTokenizer
 
-from hf_posenc import export
-from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError
+from hf_posenc import UserError, convert, export
 from tests.support.conversion import (
     ROWS,
     assert_same,
-    batch,
+    assert_same_in_any_batch,
     edit,
     edit_weights,
     exported,
-    packed,
     published,
     tiny_source,
 )
@@ -58,13 +55,7 @@ def test_a_published_esm_is_its_class_in_any_batch_with_the_frequencies_that_it_
     assert "doesn't add" in done.report.keys.dropped["embeddings.position_embeddings.weight"]
     assert_same(done.model, theirs, "fill-mask", pad=1)
     alone = torch.cat([theirs(row[None]).logits[0] for row in ROWS])
-    right = torch.stack(batch(1))
-    left = right.gather(2, right[1].argsort(dim=1, stable=True).expand_as(right))
-    for inputs, real in (
-        *(({"input_ids": ids, "attention_mask": mask}, mask.bool()) for ids, mask in (right, left)),
-        (packed(ROWS), torch.ones(1, len(alone), dtype=torch.bool)),
-    ):
-        torch.testing.assert_close(done.model(**inputs).logits[real], alone, atol=1e-5, rtol=1e-5)
+    assert_same_in_any_batch(done.model, alone, pad=1)
     back = exported(tmp_path / "out")
     assert back.config.model_type == "esm"
     difference = back.esm.rotary_embeddings.inv_freq / theirs.esm.rotary_embeddings.inv_freq - 1
@@ -95,40 +86,6 @@ def test_a_published_eurobert_gives_its_encoder_and_its_bare_head_is_left(tmp_pa
     assert_same(done.model, theirs.model, "feature-extraction", pad=1)
     classifier = convert(tmp_path, head="text-classification").model
     assert (classifier.config.classifier_pooling, classifier.config.classifier_hidden_act) == ("mean", "gelu")
-
-
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({**ESM, "is_folding_model": True}, "is an esm model with is_folding_model=True, which PosEnc's body"),
-        ({**ESM, "position_embedding_type": "relative_key"}, "has position_embedding_type='relative_key'. PosEnc can"),
-        ({**ESM, "position_embedding_type": None}, "has position_embedding_type=None. PosEnc can"),
-        ({**ESM, "mask_token_id": None}, "has mask_token_id=None"),
-        ({**ESM, "pad_token_id": None}, "has pad_token_id=None, and an esm model needs one"),
-        ({**ESM, "hidden_act": "relu"}, r"has hidden_act='relu' \(esm has 'gelu'\)"),
-        (
-            {**ESM, "position_embedding_type": "absolute", "pad_token_id": None},
-            "has pad_token_id=None, and an esm model needs one",
-        ),
-        ({**EUROBERT, "num_key_value_heads": 2}, "has num_key_value_heads=2: several of its 4 heads share a key"),
-        ({**EUROBERT, "attention_bias": True}, "is a eurobert model with attention_bias=True"),
-        (
-            {**EUROBERT, "architectures": ["EuroBertForSequenceClassification"]},
-            "has classifier_pooling='late', a mean of the tokens' scores.*feature-extraction",
-        ),
-        (
-            {**EUROBERT, "clf_pooling": "bos"},
-            "has clf_pooling='bos', an older name.* computes with classifier_pooling='la",
-        ),
-    ],
-)
-def test_what_the_body_lacks_is_refused_by_name_before_weights_are_read(fields, match, tmp_path):
-    if fields["model_type"] == "eurobert" and fields["architectures"] == EUROBERT["architectures"]:
-        fields = {**fields, "architectures": ["EuroBertModel"]}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    (tmp_path / "model.safetensors").write_bytes(b"not read")
-    with pytest.raises(UserError, match=match):
-        convert(tmp_path)
 
 
 def test_a_tokenizer_of_amino_acids_travels_and_an_export_to_a_graph_says_what_it_needs(tmp_path):

@@ -7,20 +7,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError
+from hf_posenc import convert
 from tests.support.conversion import (
     GTE,
     GTE_SIZES,
+    JINA,
     NOMIC,
     NOMIC_SIZES,
     ROWS,
     assert_same,
-    batch,
-    edit,
+    assert_same_in_any_batch,
     edit_weights,
-    packed,
-    published,
+    jina,
     tiny_source,
     tiny_tokenizer,
 )
@@ -51,13 +49,6 @@ def test_a_published_gte_is_its_class_with_the_frequencies_of_its_own_code(task,
     assert_same(done.model, theirs, task)
 
 
-@pytest.mark.parametrize("scaling", [{"type": "ntk", "factor": 2.0, "mixed_b": 0.6}, {"type": "linear", "factor": 2.0}])
-def test_other_scalings_of_a_gte_are_refused_before_weights_are_read(scaling, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({**GTE, **GTE_SIZES, "rope_scaling": scaling}))
-    with pytest.raises(UserError, match="has rope_scaling="):
-        convert(tmp_path)
-
-
 def test_a_published_nomic_is_its_class_with_the_values_of_the_old_fields(tmp_path):
     theirs = tiny_source(tmp_path, "nomic_bert", rope_parameters={"rope_type": "default", "rope_theta": 1000.0})
     assert "encoder.layers.0.attn.Wqkv.weight" in load_file(tmp_path / "model.safetensors")  # the old names
@@ -67,42 +58,6 @@ def test_a_published_nomic_is_its_class_with_the_values_of_the_old_fields(tmp_pa
     assert done.report.exact.hidden_max < 1e-5
     assert done.model.config.max_position_embeddings == 8192
     assert_same(done.model, theirs, "feature-extraction")
-    for name, value in {
-        "prenorm": None,
-        "rotary_scaling_factor": 2,
-        "use_rms_norm": True,
-        "rotary_emb_fraction": 0.0,
-    }.items():
-        config = {**NOMIC, **NOMIC_SIZES, name: value}
-        edit(tmp_path, **{key: config[key] for key in NOMIC})
-        if value is None:
-            path = tmp_path / "config.json"
-            path.write_text(json.dumps({key: kept for key, kept in config.items() if key != name}))
-        with pytest.raises(UserError, match=f"{name}=|partial_rotary_factor=0"):
-            convert(tmp_path)
-
-
-JINA = published("jina-embeddings-v2-base-en")
-
-
-def jina(folder, task="feature-extraction", **fields):
-    """A tiny JinaBERT v2, made of a BERT with another feed-forward network."""
-    tiny_source(folder, "bert", task)
-    generator = torch.Generator().manual_seed(4)
-
-    def gated(state):
-        outside = "" if task == "feature-extraction" else "bert."
-        for layer in (f"{outside}encoder.layer.{number}." for number in range(2)):
-            state[f"{layer}mlp.gated_layers.weight"] = torch.randn(96, 32, generator=generator) * 0.2
-            for kind in ("weight", "bias"):
-                state.pop(f"{layer}intermediate.dense.{kind}")
-                state[f"{layer}mlp.wo.{kind}"] = state.pop(f"{layer}output.dense.{kind}")
-                state[f"{layer}mlp.layernorm.{kind}"] = state.pop(f"{layer}output.LayerNorm.{kind}")
-        state.pop(f"{outside}embeddings.position_embeddings.weight")
-
-    edit_weights(folder, gated)
-    (folder / "config.json").write_text(json.dumps({**JINA, **GTE_SIZES, **fields}))
-    return load_file(folder / "model.safetensors")
 
 
 def test_a_jinabert_computes_what_its_paper_describes_and_is_said_not_to_be_compared(tmp_path):
@@ -112,14 +67,8 @@ def test_a_jinabert_computes_what_its_paper_describes_and_is_said_not_to_be_comp
     assert done.report.keys.dropped["pooler.dense.weight"].startswith("the pooler")
     assert {*done.report.keys.used, *done.report.keys.dropped} == set(state)
     assert any("can't be measured" in note for note in done.report.notes)
-    ids, mask = batch()
     expected = torch.cat([jina_bert(state, {**JINA, **GTE_SIZES}, row) for row in ROWS]).float()
-    right = torch.stack((ids, mask))
-    left = right.gather(2, mask.argsort(dim=1, stable=True).expand_as(right))
-    for tokens, real in (right, left):
-        found = done.model(tokens, attention_mask=real).last_hidden_state[real.bool()]
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(done.model(**packed(ROWS)).last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
+    assert_same_in_any_batch(done.model, expected)
 
 
 def test_heads_of_a_jinabert_are_kept_or_new(tmp_path):
@@ -133,21 +82,3 @@ def test_heads_of_a_jinabert_are_kept_or_new(tmp_path):
     jina(tmp_path / "bare")
     report = convert(tmp_path / "bare", head="text-classification").report
     assert report.keys.new == ["classifier.out_proj.weight", "classifier.out_proj.bias"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "match"),
-    [
-        ("mlp.gated_layers", "mlp.up_gated_layer", "holds 'encoder.layer.0.mlp.up_gated_layer.weight'.* norms on quer"),
-        ("layer.1.mlp.wo", "layer.1.mlp.ow", "lacks 'encoder.layer.1.mlp.wo.bias'"),
-        ("pooler.dense", "pooler.sparse", "holds 'pooler.sparse.bias', 'pooler.sparse.weight', which a bert model"),
-    ],
-)
-def test_a_jinabert_with_other_weights_is_refused(old, new, match, tmp_path):
-    jina(tmp_path)
-    edit_weights(tmp_path, lambda state: {key.replace(old, new): value for key, value in state.items()})
-    with pytest.raises(UserError, match=match):
-        convert(tmp_path)
-    edit(tmp_path, feed_forward_type="original")
-    with pytest.raises(UserError, match="has feed_forward_type='original'"):
-        convert(tmp_path)

@@ -22,7 +22,6 @@ from datasets import (
     Value,
 )
 
-from hf_posenc.data.sources import read_split
 from tests.support.data import Columns, Options, UserError, as_table, prepare, read, read_file, rows_of
 
 NO_TEXT, NO_LABEL = "which is no text. Write a string", "which is no label, word or number"
@@ -125,10 +124,6 @@ def test_a_parquet_file_may_hold_every_type_that_pyarrow_writes(tmp_path, name):
     cells, text, label = ARROW[name]
     pq.write_table(pa.table({"t": cells}), tmp_path / "a.parquet")
     check(read_file(tmp_path / "a.parquet"), text, label)
-    kept = read_split(Options(data=str(tmp_path / "a.parquet")), None)
-    assert kept.rows.equals(pa.table({"t": cells}))
-    last = len(cells) - 1
-    assert kept.select([last, 0]).rows["t"].to_pylist() == [cells[last].as_py(), cells[0].as_py()]
 
 
 @pytest.mark.parametrize("format", ["torch", "numpy", "arrow", "pandas", None])
@@ -139,7 +134,7 @@ def test_a_data_set_that_was_saved_with_a_format_is_read_as_one_without(tmp_path
     data.save_to_disk(tmp_path / "saved")
     expected = [{"text": "y", "label": 0, "id": 6}, {"text": "x", "label": 1, "id": 5}]
     options = Options(data=str(tmp_path / "saved"))
-    for table in (read(options)["train"], read_split(options, "train"), as_table(data, "it")):
+    for table in (read(options)["train"], as_table(data, "it")):
         assert rows_of(table) == expected
         assert table.classes("label") == ("no", "yes")
         assert [table.cells(name) for name in table.names] == [["y", "x"], [0, 1], [6, 5]]

@@ -100,6 +100,23 @@ def test_the_columns_of_a_table_of_labels_name_them(library: str) -> None:
     assert (list(labels.columns), labels.to_numpy().tolist()) == (["b", "a"], [[1, 1], [0, 1]])
 
 
+JOINED = Columns(("title", "body"), ("stars",), " / ")
+
+
+@pytest.mark.parametrize(
+    ("cells", "known", "answer"),
+    [
+        ({"text": "a"}, None, ("a",)),
+        ({"text": "a", "text_pair": "b"}, None, ("a", "b")),
+        ({"body": "b", "title": 5, "id": 1}, JOINED, ("5 / b",)),
+        ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
+        ({"text": "a"}, JOINED, ("a",)),  # already joined
+    ],
+)
+def test_cells_by_column_are_one_input(cells: Any, known: Any, answer: Any) -> None:
+    assert texts_in_memory([cells], known)[1] == [answer]
+
+
 MISSING = [None, float("nan"), np.nan, pd.NA, pd.NaT]
 
 

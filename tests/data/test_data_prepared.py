@@ -1,17 +1,14 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
-import re
 from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from datasets import List, Value
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
-from hf_posenc.data.columns import as_input, find_columns, remember_columns, remembered_columns
-from hf_posenc.data.preparing import encode
-from tests.support.common import word_tokenizer, write_csv, write_jsonl
+from hf_posenc.data.columns import find_columns, remember_columns, remembered_columns
+from tests.support.common import write_csv, write_jsonl
 from tests.support.data import (
     Columns,
     Known,
@@ -121,26 +118,6 @@ def test_pairs_and_single_texts_are_not_taken_for_each_other(known, names):
             find_columns(read, named, known)
     else:  # a text may be joined already
         assert find_columns(read, named, known).text == tuple(names)
-
-
-@pytest.mark.parametrize(
-    ("cells", "known", "answer"),
-    [
-        ({"text": "a"}, None, ("a",)),
-        ({"text": "a", "text_pair": "b"}, None, ("a", "b")),
-        ({"body": "b", "title": 5, "id": 1}, JOINED, ("5 / b",)),
-        ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
-        ({"text": "a"}, JOINED, ("a",)),  # already joined
-        ({"title": "a"}, JOINED, "The text has no 'body', but title. The model takes title, body."),
-        ({"txt": "a"}, None, "The text has no 'text', but txt. The model takes text."),
-    ],
-)
-def test_cells_by_column_are_one_input(cells, known, answer):
-    if isinstance(answer, tuple):
-        assert as_input(cells, known) == answer
-    else:
-        with pytest.raises(UserError, match=re.escape(answer)):
-            as_input(cells, known)
 
 
 # ---- splits ----------------------------------------------------------------------------------------------------------
@@ -257,23 +234,3 @@ def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with(values))
     data = prepared(path, validation_share=0.13, label_names="a,b,c")
     assert [max(column) for column in zip(*data.splits["validation"]["labels"][:], strict=True)] == [1.0, 1.0, 1.0]
-
-
-# ---- token ids -------------------------------------------------------------------------------------------------------
-
-
-def test_splits_become_token_ids_with_labels_in_the_models_form(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_posenc.data.preparing._CHUNK", 2)
-    tokenizer = word_tokenizer(["a", "b", "c"])
-    several = [Value("int64"), List(Value("float32")), Value("float64")]
-    for cells, kind in zip((["x", "y"] * 3, [["x"], [], ["x", "y"]] * 2, [0.5, 1.5] * 3), several, strict=True):
-        pairs = [("ab"[row % 2], "b c") for row in range(6)]
-        rows = [{"text": a, "text_pair": b, "label": cell} for (a, b), cell in zip(pairs, cells, strict=True)]
-        data = prepared(write_jsonl(tmp_path / "a.jsonl", rows), max_rows=5)
-        encoded, cut = encode(data, tokenizer, 4)
-        encoded = encoded["train"]
-        whole = tokenizer(*map(list, zip(*pairs[:5], strict=True)), truncation=True, max_length=4)
-        assert encoded.column_names == [*whole, "labels"]
-        assert all(encoded[name][:] == whole[name] for name in whole)
-        assert (encoded.features["labels"], len(encoded), cut) == (kind, 5, {"train": 5})
-        assert encoded["labels"][:] == data.splits["train"]["labels"][:]

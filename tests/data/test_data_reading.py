@@ -1,15 +1,14 @@
 """Files, folders and data sets: read as they are, or refused with what is wrong with them."""
 
 import json
-from pathlib import Path
+import re
 
 import pytest
 from datasets import Dataset, DatasetDict
 
-import hf_posenc
-from hf_posenc.data.sources import read_split
-from tests.support.common import write_csv, write_jsonl
-from tests.support.data import Options, UserError, read, rows_in, rows_of, write_file
+from tests.support.common import tiny_classifier, write_csv, write_jsonl
+from tests.support.data import Options, read, rows_in, rows_of, write_file
+from tests.support.training import EXAMPLE_DATA
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -24,7 +23,7 @@ def sizes(**options):
 
 
 @pytest.mark.parametrize("validation", ["validation", "valid", "val", "dev"])
-def test_a_folder_of_files_is_a_data_set(tmp_path, validation, caplog):
+def test_a_folder_of_files_is_a_data_set(tmp_path, validation, caplog, run):
     write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
     write_csv(tmp_path / f"{validation}.csv", EXAMPLES[:1])
     write_jsonl(tmp_path / "train_long.jsonl", EXAMPLES * 3)  # another split, none of ours
@@ -32,10 +31,13 @@ def test_a_folder_of_files_is_a_data_set(tmp_path, validation, caplog):
     assert sizes(data=str(tmp_path)) == {"train": 2, "validation": 1}
     assert "that are used only where they are named: train_long, train_long.jsonl." in caplog.text
     assert sizes(data=str(tmp_path), test="train_long.jsonl") == {"train": 2, "validation": 1, "test": 6}
+    tiny_classifier(tmp_path / "model", ["one two"], "ab")
+    words = ("predict", tmp_path / "model", "--data", tmp_path, "--json", "--split")
     for split, rows in (("train", 2), (validation, 1), ("train_long", 2)):
-        assert read_split(Options(data=str(tmp_path)), split).rows.num_rows == rows
-    with pytest.raises(UserError, match=f"has no split 'test'. It has .*{validation}.*: name one with .*--split"):
-        read_split(Options(data=str(tmp_path)), "test")
+        assert len(run(*words, split)[1].splitlines()) == rows
+    code, _, err = run(*words, "test")
+    assert code == 2
+    assert re.search(f"no split 'test'. It has .*{validation}.*: name one with .*--split", err), err
 
 
 def test_validation_and_test_may_name_a_split_or_a_file(tmp_path, caplog):
@@ -72,9 +74,8 @@ def test_the_package_data_is_whole():
     # Both sentences of a pair hold the same words, so no bag of words can tell them apart.
     assert all(len(pair) == 2 and len({label for label, _ in pair}) == 2 for pair in words.values())
     assert sum(pair[0][1] == pair[1][1] for pair in words.values()) == len(words)
-    folder = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
-    licence = (folder / "README.md").read_text()
+    assert sum(path.stat().st_size for path in EXAMPLE_DATA.iterdir()) < 1_000_000
+    licence = (EXAMPLE_DATA / "README.md").read_text()
     assert "Creative Commons Attribution 4.0" in licence
     assert "https://github.com/alexwarstadt/blimp" in licence
 

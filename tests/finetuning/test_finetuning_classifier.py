@@ -1,5 +1,6 @@
 """From a file to a checkpoint: what is learned, what lies in its folder, and the loss."""
 
+import hashlib
 import json
 from io import StringIO
 from pathlib import Path
@@ -13,11 +14,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pipeline
 
-from hf_posenc import PosEncConfig, evaluate
-from hf_posenc.checkpoints.keeper import LIST, is_model_file
+from hf_posenc import PosEncConfig, UserError, evaluate
+from hf_posenc.checkpoints.keeper import is_model_file
 from hf_posenc.data.labels import Labels
-from hf_posenc.errors import UserError
-from hf_posenc.files import sha256
 from hf_posenc.schemes.support import code_files
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 from tests.support.common import others_slow, write_jsonl
@@ -63,7 +62,7 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     names = {path.name for path in run.output.iterdir()}
     code = set(code_files(PosEncConfig(position_embedding_type="rope")))
     others = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "README.md"}
-    others |= {"results.json", "_trained_on.npy", LIST}
+    others |= {"results.json", "_trained_on.npy", "_files.json"}
     assert names - {"confusion_matrix.png"} == code | others  # no checkpoints, no pickles
     config = json.loads((run.output / "config.json").read_text())
     assert config["id2label"] == {"0": "acceptable", "1": "unacceptable"}
@@ -72,8 +71,9 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     assert saved["metrics"] == run.report.metrics
     assert saved["options"]["seed"] == 1
     assert saved["versions"]["transformers"]
-    listed = json.loads((run.output / LIST).read_text())["files"]
-    assert listed == {name: sha256(run.output / name) for name in names - {LIST}}
+    listed = json.loads((run.output / "_files.json").read_text())["files"]
+    content = {name: (run.output / name).read_bytes() for name in names - {"_files.json"}}
+    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     assert all(is_model_file(run.output / name) for name in names)  # which are looked for before anything is read
     card = ModelCard.load(run.output / "README.md")
     assert (card.data.pipeline_tag, card.data.library_name) == ("text-classification", "transformers")

@@ -79,9 +79,7 @@ def test_an_example_stays_short_and_can_be_copied(path: Path, most: int) -> None
 
 
 @pytest.mark.parametrize("path", [TRAINER, LOOP])
-def test_a_tokenizer_that_is_not_there_is_one_sentence_before_any_data_is_read(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_that_is_not_there_is_one_sentence_before_any_data_is_read(path, tmp_path, monkeypatch):
     options = {"train_file": "nothing.csv", "output_dir": tmp_path, "use_cpu": True}
     with pytest.raises(SystemExit, match="Name the tokenizer of a new encoder: --tokenizer google-bert/bert-base-unca"):
         run_example(path, monkeypatch, **options)
@@ -93,9 +91,7 @@ def test_a_tokenizer_that_is_not_there_is_one_sentence_before_any_data_is_read(
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("rope", marks=pytest.mark.slow), "t5"])  # t5 has rates of its own
-def test_the_example_trains_the_model_that_the_command_trains(
-    labelled: dict[str, str], scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
-) -> None:
+def test_the_example_trains_the_model_that_the_command_trains(labelled, scheme, tmp_path, monkeypatch, run):
     """Unasked, the command trains a tokenizer, gives new words a higher rate, and chooses epochs, rate and weights."""
     run_example(TRAINER, monkeypatch, **labelled, **SHORT, scheme=scheme, output_dir=tmp_path / "example")
     options = {"learning_rate": 1e-3, "max_length": 64, "epochs": 2, "word_rate": 1.0, "scheme": scheme, "bf16": False}
@@ -109,9 +105,7 @@ def test_the_example_trains_the_model_that_the_command_trains(
     torch.testing.assert_close(trained, expected, atol=0.05 if torch.cuda.is_available() else 1e-6, rtol=0)
 
 
-def test_both_classification_scripts_train_the_same_model(
-    labelled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_classification_scripts_train_the_same_model(labelled, tmp_path, monkeypatch):
     options = {**labelled, **SHORT, "scheme": "t5", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8}
     run_example(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer")
     printed = run_example(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop")
@@ -124,9 +118,7 @@ def test_both_classification_scripts_train_the_same_model(
 
 
 @pytest.mark.slow
-def test_a_resumed_loop_ends_in_the_weights_of_one_that_never_stopped(
-    labelled: dict[str, str], pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_loop_ends_in_the_weights_of_one_that_never_stopped(labelled, pretrained, tmp_path, monkeypatch):
     """With dropout, whose masks follow from the state of the generator."""
     options: dict[str, Any] = {**labelled, **SHORT, "model": pretrained}
     run_example(LOOP, monkeypatch, **options, output_dir=tmp_path / "whole")
@@ -165,9 +157,7 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
         ("parquet", [1, 0], ["yes", "no"]),
     ],
 )
-def test_the_training_rows_number_the_labels_of_both_splits(
-    labelled: dict[str, str], set_up: Callable[..., Any], kind: str, labels: Any, names: Any, tmp_path: Path
-) -> None:
+def test_the_training_rows_number_the_labels_of_both_splits(labelled, set_up, kind, labels, names, tmp_path):
     def write(split: str, labels: list[Any]) -> str:
         data = datasets.Dataset.from_dict({"text": ["who slept"] * len(labels), "label": labels})
         if kind == "parquet":
@@ -193,9 +183,7 @@ def test_the_training_rows_number_the_labels_of_both_splits(
         (["a", "b", "a"], {"lora_rank": 8}, "--lora_rank trains updates of trained weights. Name a checkpoint with"),
     ],
 )
-def test_what_a_classification_cannot_use_is_refused(
-    labelled: dict[str, str], set_up: Callable[..., Any], labels: Any, options: Any, message: str, tmp_path: Path
-) -> None:
+def test_what_a_classification_cannot_use_is_refused(labelled, set_up, labels, options, message, tmp_path):
     texts = [{"text": f"who slept {number}", "label": label} for number, label in enumerate(labels)]
     files = {"train_file": write_csv(tmp_path / "a.csv", texts[:-1])}
     files |= {"validation_file": write_csv(tmp_path / "b.csv", texts[-1:])}
@@ -203,9 +191,7 @@ def test_what_a_classification_cannot_use_is_refused(
         set_up(**{**labelled, **files, **options})
 
 
-def test_two_columns_are_a_pair_and_a_tenth_is_held_out(
-    labelled: dict[str, str], set_up: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_two_columns_are_a_pair_and_a_tenth_is_held_out(labelled, set_up, tmp_path):
     texts = [row["text"] for row in rows("train", 20)]
     pairs = [{"a": text, "b": "karla slept", "class": number % 2} for number, text in enumerate(texts)]
     options = {"train_file": write_jsonl(tmp_path / "a.jsonl", pairs), "tokenizer": labelled["tokenizer"]}
@@ -216,8 +202,8 @@ def test_two_columns_are_a_pair_and_a_tenth_is_held_out(
 
 
 def test_low_rank_updates_are_merged_into_an_ordinary_checkpoint_and_pushed_once(
-    labelled: dict[str, str], pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    labelled, pretrained, tmp_path, monkeypatch
+):
     pushed: list[bool] = []
     monkeypatch.setattr(transformers.Trainer, "init_hf_repo", lambda *_, **__: None)
     push = lambda *_, **__: pushed.append((tmp_path / "run/config.json").is_file())  # noqa: E731
@@ -236,9 +222,7 @@ def test_low_rank_updates_are_merged_into_an_ordinary_checkpoint_and_pushed_once
 
 
 @pytest.mark.slow
-def test_two_processes_of_the_loop_end_in_the_model_of_one(
-    labelled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_of_the_loop_end_in_the_model_of_one(labelled, tmp_path, monkeypatch):
     options = {**labelled, **SHORT, "num_train_epochs": 1}
     options["validation_file"] = write_jsonl(tmp_path / "held_out.jsonl", rows("validation", 61))  # no full batches
     alone = run_example(LOOP, monkeypatch, **options, output_dir=tmp_path / "one")
@@ -295,9 +279,7 @@ def test_perplexity_counts_each_masked_token_once() -> None:
 
 
 @pytest.mark.slow
-def test_words_are_labelled_from_a_language_model(
-    language_model: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_are_labelled_from_a_language_model(language_model, tmp_path, monkeypatch):
     words = [row["text"].split() for row in rows("train", 64)]
     examples = [{"tokens": row, "ner_tags": ["B-PER" if word == "who" else "O" for word in row]} for row in words]
     files = {"train_file": write_jsonl(tmp_path / "a.jsonl", examples)}
@@ -321,10 +303,8 @@ def test_what_is_cut_off_counts_as_missed() -> None:
 
 @pytest.mark.slow
 def test_a_labeller_of_long_texts_says_what_it_cuts_and_finds_half_of_the_entities_at_most(
-    language_model: tuple[Path, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    language_model, tmp_path, monkeypatch
+):
     words = ["who", *["saw"] * 60, "who"]
     examples = [{"tokens": words, "labels": ["B-PER" if word == "who" else "O" for word in words]}] * 32
     files = {name: write_jsonl(tmp_path / f"{name}.jsonl", examples) for name in ("train_file", "validation_file")}

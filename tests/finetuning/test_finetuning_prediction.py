@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
-from hf_posenc.data.reading import read_file
-from hf_posenc.errors import UserError
+from hf_posenc import UserError
 from hf_posenc.files import write_json
-from hf_posenc.finetuning.prediction import answers_to, load_classifier, write_answers
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from tests.support.common import write_csv, write_jsonl
 from tests.support.conversion import edit_weights
 from tests.support.training import expected, read_jsonl, results, rows, train
@@ -256,13 +255,6 @@ def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4))
-def test_what_is_written_as_csv_is_read_again(tmp_path_factory, texts):
-    path = tmp_path_factory.mktemp("written") / "out.csv"
-    answer = {"label": "a", "confidence": 0.5, "probabilities": {"a": 0.5, "b": 0.5}}
-    write_answers(str(path), pa.table({"text": texts}), [answer] * len(texts), ["a", "b"])
-    assert [cell or "" for cell in read_file(path).cells("text")] == texts
-
-
 def test_texts_that_are_cut_are_counted(run, checkpoint, tmp_path):
     limit = AutoTokenizer.from_pretrained(checkpoint).model_max_length
     (tmp_path / "in.txt").write_text("\n".join(["who saw karla", "who " * limit, "who " * 3 * limit]))
@@ -427,17 +419,21 @@ def test_half_a_character_of_pythons_strings_is_refused_with_its_place(run, chec
     assert (code, "Row 1 holds '\\ud800', one half" in err) == (2, True)
 
 
-def test_control_characters_are_kept_and_answered_as_the_tokenizer_reads_them(run, checkpoint, tmp_path):
+ODD = ["\x00", "who\x85saw", "who\u2028saw", '"', '""', 'a "b", c', ",", ";", "a\tb", "a\nb", "a\r\nb", "a\rb"]
+ODD += [" who ", "\\", "'", "NA", "None", "nan", "007", "=1+1", "\ufeffwho", 'who\n"saw", "karla"\n', "a,b\n\nc"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_odd_characters_are_kept_and_answered_as_the_tokenizer_reads_them(run, checkpoint, tmp_path, kind):
     """NUL and its like are characters: none is refused or changed; a tokenizer of BERT's kind drops them."""
-    texts = ["who\x00 saw\x01 karla\x7f", "\x00", "who\x85saw", "who\u2028saw"]
-    for kind in ("csv", "jsonl", "parquet"):
-        write_answers(str(tmp_path / f"in.{kind}"), pa.table({"text": texts}), [{"id": "x"}] * 4, [])
-        source, output = tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"
-        code, _, err = run("predict", checkpoint, "--data", source, "-o", output)
-        assert code == 0, err
-        answered = read_file(output)
-        assert answered.cells("text") == texts
-        assert answered.cells("label") == [row["label"] for row in expected(checkpoint, texts)]
+    texts = ["who\x00 saw\x01 karla\x7f", *ODD]
+    source = write(tmp_path / f"in.{kind}", [{"text": text, "id": "x"} for text in texts])
+    output = tmp_path / f"out.{kind}"
+    code, _, err = run("predict", checkpoint, "--data", source, "-o", output)
+    assert code == 0, err
+    again = hf_posenc.predict(checkpoint, data=output)  # what is written is read again
+    assert again["text"].tolist() == texts
+    assert again["input_label"].tolist() == [row["label"] for row in expected(checkpoint, texts)]
     plain, controls = (hf_posenc.load(checkpoint).predict_proba([text]) for text in ("who saw karla", texts[0]))
     np.testing.assert_allclose(plain, controls, atol=1e-6)
 

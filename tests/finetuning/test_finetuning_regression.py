@@ -10,12 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_posenc.conversion import convert
+from hf_posenc import TrainingResult, UserError, convert
 from hf_posenc.data.labels import standard_units
-from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
-from hf_posenc.finetuning.train import TrainingResult
-from hf_posenc.training.metrics import ClassificationLoss
 from tests.support.common import write_csv
 from tests.support.training import started, train
 
@@ -136,9 +133,3 @@ def test_numbers_far_from_zero_are_refused_with_what_to_subtract(
 )
 def test_standard_units(numbers: list[float], mean: float, std: float) -> None:
     assert standard_units(numbers) == (pytest.approx(mean), pytest.approx(std))
-
-
-def test_the_loss_divides_by_the_standard_deviation() -> None:
-    loss = ClassificationLoss("regression", label_scale=200.0)
-    logits, labels = torch.tensor([[1000.0], [1400.0]]), torch.tensor([1200.0, 1400.0])
-    assert loss({"logits": logits}, labels).item() == pytest.approx(0.5)

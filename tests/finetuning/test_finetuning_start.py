@@ -7,14 +7,14 @@ import sys
 
 import pytest
 import torch
+from datasets import List, Value
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, DataCollatorWithPadding
 
-from hf_posenc.conversion import convert
+from hf_posenc import UserError, convert
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import UserError
 from hf_posenc.training.trainer import merge_lora
-from tests.support.common import write_jsonl
+from tests.support.common import word_tokenizer, write_jsonl
 from tests.support.training import rows, started, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -136,6 +136,38 @@ def test_what_does_not_fit_is_refused(ours, bert, order, tmp_path, given, messag
     given = {name: places.get(str(value), value) for name, value in given.items()}
     with pytest.raises(UserError, match=message):
         started(**order, **given)
+
+
+class Stopped(Exception):
+    """Before a training begins."""
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "numbers"),
+    [
+        (["x", "y"] * 3, Value("int64"), [0, 1, 0, 1, 0]),
+        ([["x"], [], ["x", "y"]] * 2, List(Value("float32")), [[1, 0], [0, 0], [1, 1], [1, 0], [0, 0]]),
+        ([0.5, 1.5] * 3, Value("float64"), [0.5, 1.5, 0.5, 1.5, 0.5]),
+    ],
+)
+def test_rows_become_token_ids_with_labels_in_the_models_form(tmp_path, monkeypatch, labels, kind, numbers):
+    def stop(trainer, **_):
+        raise Stopped(trainer.train_dataset)
+
+    monkeypatch.setattr("hf_posenc.data.preparing._CHUNK", 2)
+    monkeypatch.setattr("transformers.Trainer.train", stop)
+    words = word_tokenizer("abc")
+    words.save_pretrained(tmp_path / "words")
+    pairs = [("ab"[row % 2], "b c") for row in range(6)]
+    rows = [{"text": a, "text_pair": b, "label": label} for (a, b), label in zip(pairs, labels, strict=True)]
+    given = {"tokenizer": str(tmp_path / "words"), "vocab_size": None, "max_length": 4, "max_rows": 5}
+    with pytest.raises(Stopped) as stopped:
+        train(tmp_path / "run", data=write_jsonl(tmp_path / "a.jsonl", rows), **given)
+    (encoded,) = stopped.value.args
+    expected = words(*map(list, zip(*pairs[:5], strict=True)), truncation=True, max_length=4)
+    assert encoded.column_names == [*expected, "labels"]
+    assert all(encoded[name][:] == expected[name] for name in expected)
+    assert (encoded.features["labels"], encoded["labels"][:]) == (kind, numbers)
 
 
 # ---- low-rank changes -----------------------------------------------------------------------------------------------

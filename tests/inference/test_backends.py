@@ -1,13 +1,13 @@
 """Answers by ONNX Runtime and OpenVINO."""
 
+import importlib.util
 import json
 import shutil
 
 import pytest
 
 import hf_posenc
-from hf_posenc.errors import UserError
-from hf_posenc.finetuning import prediction
+from hf_posenc import UserError
 from hf_posenc.finetuning.prediction import load_classifier
 from tests.support.training import expected
 
@@ -52,7 +52,7 @@ def test_the_fastest_that_there_is_runs_the_model(checkpoint, exported, monkeypa
     assert load_classifier(str(checkpoint)).backend == "torch"
     assert load_classifier(str(exported / "both")).backend == "openvino"
     assert load_classifier(str(exported / "both"), backend="onnx").backend == "onnx"
-    find = prediction.fastest_backend.__globals__["importlib"].util.find_spec
+    find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "openvino" else find(name))
     assert load_classifier(str(exported / "both")).backend == "onnx"
     with pytest.raises(UserError, match=r"openvino, which is not installed: pip install openvino"):

@@ -17,9 +17,8 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import BertConfig, BertForSequenceClassification, EsmTokenizer, PreTrainedTokenizerFast
 
 import hf_posenc
-from hf_posenc import PosEncForSequenceClassification
+from hf_posenc import PosEncForSequenceClassification, UserError
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
 from hf_posenc.inference.logits import logits_of
 from hf_posenc.inference.windows import Windows

@@ -99,7 +99,8 @@ def tiny_classifier(folder: Path, texts: list[str], labels: Iterable[str], **ove
 
 def word_tokenizer(words: Iterable[str], **options) -> BertTokenizer:
     """A tokenizer whose vocabulary is these words, after the five special tokens."""
-    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])}
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    vocabulary = {word: number for number, word in enumerate([*special, *words])}
     return BertTokenizer(vocab=vocabulary, **{"do_lower_case": False, "model_max_length": 64, **options})
 
 

@@ -9,10 +9,10 @@ import transformers
 from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
+from hf_posenc import convert
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.conversion import convert
-from hf_posenc.conversion.families import FAMILIES, POOLED
+from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.exporting.native import to_native
 from tests.support.common import padded, perturb, word_tokenizer
 
@@ -59,7 +59,7 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"pad_token_id": 1, "classifier_pooling": "bos"}
     if family == "modernbert":
         values |= {"local_attention": 6, **MODERNBERT_IDS}
-        values |= {"classifier_activation": "silu"} if task in POOLED else {}
+        values |= {"classifier_activation": "silu"} if task in ("text-classification", "multiple-choice") else {}
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42}
         values |= {} if family == "mpnet" else {"type_vocab_size": 1}
@@ -158,6 +158,15 @@ def assert_same(mine, theirs, task, pad=0):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
+def assert_same_in_any_batch(model, alone, pad=0):
+    """Logits, or hidden states without a head, are those of each row alone: padded on either side, and packed."""
+    right = torch.stack(batch(pad))
+    left = right.gather(2, right[1].argsort(dim=1, stable=True).expand_as(right))
+    for ids, mask in (right, left):
+        torch.testing.assert_close(model(ids, attention_mask=mask)[0][mask.bool()], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(**packed(ROWS))[0][0], alone, atol=1e-5, rtol=1e-5)
+
+
 def packed(rows):
     """A batch of one row, and the place of each text in it."""
     ids, places = torch.cat(rows)[None], torch.cat([torch.arange(len(row)) for row in rows])[None]
@@ -165,18 +174,30 @@ def packed(rows):
 
 
 GTE = published("gte-base-en-v1.5")
-
-
-GTE_SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "vocab_size": 101,
-}
-
-
+GTE_SIZES = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
 NOMIC = published("nomic-embed-text-v1.5")
-
-
 NOMIC_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "vocab_size": 101}
+NOMIC_OLD = {**NOMIC_SIZES, "layer_norm_epsilon": 1e-12, "prenorm": False, "activation_function": "swiglu"}
+NOMIC_OLD |= {"rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "use_rms_norm": None}
+"""Fields of Nomic's own code, as the published files have them beside today's."""
+JINA = published("jina-embeddings-v2-base-en")
+
+
+def jina(folder: Path, task: str = "feature-extraction", **fields):
+    """Writes a tiny JinaBERT v2, a BERT with another feed-forward network; returns its weights."""
+    tiny_source(folder, "bert", task)
+    generator = torch.Generator().manual_seed(4)
+
+    def gated(state):
+        outside = "" if task == "feature-extraction" else "bert."
+        for layer in (f"{outside}encoder.layer.{number}." for number in range(2)):
+            state[f"{layer}mlp.gated_layers.weight"] = torch.randn(96, 32, generator=generator) * 0.2
+            for kind in ("weight", "bias"):
+                state.pop(f"{layer}intermediate.dense.{kind}")
+                state[f"{layer}mlp.wo.{kind}"] = state.pop(f"{layer}output.dense.{kind}")
+                state[f"{layer}mlp.layernorm.{kind}"] = state.pop(f"{layer}output.LayerNorm.{kind}")
+        state.pop(f"{outside}embeddings.position_embeddings.weight")
+
+    edit_weights(folder, gated)
+    (folder / "config.json").write_text(json.dumps({**JINA, **GTE_SIZES, **fields}))
+    return load((folder / "model.safetensors").read_bytes())

@@ -6,12 +6,12 @@ from typing import Any
 
 from datasets import Dataset
 
+from hf_posenc import UserError
 from hf_posenc.data.columns import Columns
 from hf_posenc.data.preparing import Known, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
 from hf_posenc.data.tables import as_table
-from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
 __all__ = ["Columns", "Known", "Options", "UserError", "as_table", "prepare", "read", "read_file"]

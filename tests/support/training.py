@@ -17,8 +17,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_posenc.data.preparing import PreparedData, prepare
-from hf_posenc.data.sources import EXAMPLE_DATA, read
+import hf_posenc
+from hf_posenc.data.preparing import prepare
+from hf_posenc.data.sources import read
 from hf_posenc.finetuning import train as road
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.finetuning.start import check_start, start
@@ -27,6 +28,7 @@ from hf_posenc.training.recipe import Recipe, make_recipe
 from tests.support.common import write_jsonl
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE_DATA = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
 TRAIN = ["-m", "hf_posenc.cli", "train"]
 """`hf-posenc train`, to follow the name of an interpreter or launcher."""
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -54,7 +56,7 @@ def dashed(name: str) -> str:
 
 def rows(split: str, count: int) -> list[dict[str, Any]]:
     """The first rows of a split of the package data."""
-    with gzip.open(f"{EXAMPLE_DATA}/{split}.jsonl.gz", "rt") as file:
+    with gzip.open(EXAMPLE_DATA / f"{split}.jsonl.gz", "rt") as file:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 
@@ -97,7 +99,7 @@ def train(
     return road.fine_tune(options(output, **values), baselines=baselines, console=console)
 
 
-def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:
+def started(**values: Any) -> tuple[Any, Any, Any, list[str]]:
     """Data, tokenizer, model and notes of a run with these `options` before it trains."""
     chosen = options("unused", **values)
     beginning = check_start(chosen)
@@ -106,13 +108,15 @@ def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:
 
 
 def recipe_of(output: Any = "unused", **values: Any) -> Recipe:
-    """The recipe of 160 rows and a narrow model, with these `options` and without `SMALL` ones of saving."""
-    facts = {"seen": 16.0, "validates": True, "problem_type": "single_label_classification"}
-    seen, validates, problem_type = (values.pop(name, value) for name, value in facts.items())
+    """The recipe of so many rows and so wide a model, with these `options` and without `SMALL` ones of saving."""
+    facts = {"examples": 160, "seen": 16.0, "validates": True}
+    examples, seen, validates = (values.pop(name, value) for name, value in facts.items())
+    fields = {"hidden_size": 32, "problem_type": "single_label_classification"}
     model: Any = torch.nn.Linear(1, 1)
-    model.config = SimpleNamespace(hidden_size=32, problem_type=problem_type)
-    encoded = {split: {"input_ids": [[1] * 10] * 160} for split in ["train", "validation"][: 1 + validates]}
-    return make_recipe(options(output, **{"save_strategy": None, **values}), model, range(int(1600 / seen)), encoded)
+    model.config = SimpleNamespace(**{name: values.pop(name, value) for name, value in fields.items()})
+    encoded = {split: {"input_ids": [[1] * 10] * examples} for split in ["train", "validation"][: 1 + validates]}
+    words = range(int(10 * examples / seen))
+    return make_recipe(options(output, **{"save_strategy": None, **values}), model, words, encoded)
 
 
 def command(output: Path | str, **values: Any) -> list[str]:
@@ -167,6 +171,11 @@ def assert_same_weights(first: Path | str, second: Path | str) -> None:
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), f"{name} differs by {(a[name] - b[name]).abs().max()}"
+
+
+def checkpoints(folder: Path | str) -> list[Path]:
+    """Those that a run has written on its way, by step."""
+    return sorted(Path(folder).glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from scipy.special import softmax
 
-from hf_posenc.data.columns import notes_of
+from hf_posenc import TrainingReport
 from hf_posenc.data.preparing import DataSummary
 from hf_posenc.training.baselines import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
-from hf_posenc.training.report import TrainingReport, calibrate, calibration_error
+from hf_posenc.training.report import calibrate, calibration_error
 from tests.support.training import results, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -208,7 +208,7 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
     assert (saved["assessed"], calibration["split"]) == ("test", "test")
     assert set(saved["baselines"]) == {"majority", "words", "word_pairs"}
     assert sum(map(sum, saved["confusion"])) == sum(row["examples"] for row in saved["classes"]) == 64
-    assert notes_of(trained.model.config)["temperature"] == calibration["temperature"]
+    assert trained.model.config.task_specific_params["hf_posenc"]["temperature"] == calibration["temperature"]
     card = (tmp_path / "run" / "README.md").read_text()
     pairs = saved["baselines"]["word_pairs"]["test_accuracy"]
     assert re.search(rf"\| accuracy of word pairs \| [\d.]+ \| {pairs:.4f} \|", card)

@@ -1,6 +1,5 @@
 """What runs on a device keeps to what devices have: no float64 (Apple's GPUs), and nothing that grows with the data."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,9 +53,7 @@ def test_a_step_of_training_needs_no_float64(scheme: str) -> None:
         model(IDS, attention_mask=MASK).last_hidden_state.sum().backward()
 
 
-def test_the_answers_of_an_evaluation_go_to_the_cpu_as_it_goes_on(
-    order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answers_of_an_evaluation_go_to_the_cpu_as_it_goes_on(order, tmp_path, monkeypatch):
     moved = []
     move = EvalLoopContainer.to_cpu_and_numpy
 

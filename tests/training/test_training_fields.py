@@ -14,9 +14,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 
-from hf_posenc import PosEncForSequenceClassification
-from hf_posenc.errors import UserError
-from hf_posenc.model.modeling_posenc import PosEncModel
+from hf_posenc import PosEncForSequenceClassification, PosEncModel, UserError
 from hf_posenc.options import Options
 from hf_posenc.training import trainer_fields as table
 from hf_posenc.training.recipe import Recipe
@@ -243,9 +241,7 @@ def test_an_installed_optimizer_trains_as_in_the_stock_trainer(optim: str, tmp_p
     assert all(torch.equal(stock[key], ours[key]) for key in stock)
 
 
-def test_where_memory_runs_out_batches_shrink_and_the_schedule_is_made_anew(
-    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_memory_runs_out_batches_shrink_and_the_schedule_is_made_anew(files, tmp_path, monkeypatch):
     make_layout = PosEncModel.make_layout
 
     def limited(self: Any, input_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -275,9 +271,7 @@ def test_where_memory_runs_out_batches_shrink_and_the_schedule_is_made_anew(
         ({"save_strategy": "best"}, None),
     ],
 )
-def test_a_line_says_where_the_last_weights_are_kept(
-    files: dict[str, str], tmp_path: Path, given: dict[str, Any], field: str | None
-):
+def test_a_line_says_where_the_last_weights_are_kept(files, tmp_path, given, field):
     output = io.StringIO()
     train(tmp_path / "run", Console(file=output), **files, **{**RUN, "metric_for_best_model": None, **given})
     said = re.findall(

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import TrainingArguments
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.errors import UserError
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, UserError
 from hf_posenc.machine import step_bytes
 from hf_posenc.training import recipe as memory
 

@@ -8,48 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from hf_posenc import SIZES, PosEncForSequenceClassification
-from hf_posenc.errors import UserError
-from hf_posenc.finetuning.start import check_start
-from hf_posenc.training.recipe import default_epochs, default_learning_rate, defaults_of_language
+from hf_posenc import SIZES, PosEncForSequenceClassification, UserError
 from hf_posenc.training.trainer import RunTrainer
 from tests.support.common import tiny_config
-from tests.support.training import options, recipe_of
+from tests.support.training import recipe_of, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
 
-@pytest.mark.parametrize(
-    ("is_trained", "seen", "examples", "epochs"),
-    [
-        (False, 16.0, 5_000, 6),  # natural language: soon overfitted
-        (False, 16.0, 1_000, 16),
-        (False, 16.0, 100, 100),
-        (True, 16.0, 100, 20),
-        (False, 480.0, 8_000, 40),  # a small vocabulary: order comes late
-        (False, 480.0, 100_000, 6),
-        (True, 480.0, 1_000, 16),
-        (True, 16.0, 50_000, 4),
-    ],
-)
-def test_the_fewer_examples_the_more_epochs(is_trained: bool, seen: float, examples: int, epochs: int):
-    assert default_epochs(is_trained, seen, examples, 32) == epochs
-
-
-def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
-    one_label = "single_label_classification"
-    factors = [defaults_of_language(seen, 160, one_label)[0] for seen in (2, 56, 225, 10_000)]
-    assert factors == [4.0, 2.0, 1.0, 1.0]
-    # Labels are smoothed where rows are as few as was measured.
-    assert [defaults_of_language(16.0, rows, one_label)[1] for rows in (3_000, 3_001)] == [0.1, 0.0]
-    assert recipe_of(pretrained="folder", seen=2.0).word_rate == 1.0
-    assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
-    assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
-    assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
+def test_new_weights_begin_smaller_the_wider_an_encoder_is():
     for sizes in SIZES.values():
         assert sizes["initializer_range"] == pytest.approx(sizes["hidden_size"] ** -0.5, abs=1e-4)
 
 
+TRAINED = {"pretrained": "folder"}
 STEPS = {"eval_strategy": "steps", "eval_steps": 20}
 
 
@@ -57,6 +29,33 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 20}
     ("given", "expected"),
     [
         ({"epochs": None, "seen": 2.0}, {"num_train_epochs": 50, "word_rate": 4.0, "learning_rate": 1e-3}),
+        # the fewer examples the more epochs: language is soon overfitted, of a small vocabulary order comes late
+        *(
+            (
+                {"epochs": None, "batch_size": 32, "seen": seen, "examples": examples, **more},
+                {"num_train_epochs": number},
+            )
+            for seen, examples, more, number in (
+                *((16.0, 5_000, {}, 6), (16.0, 1_000, {}, 16), (16.0, 100, {}, 100), (16.0, 100, TRAINED, 20)),
+                *((480.0, 8_000, {}, 40), (480.0, 100_000, {}, 6), (480.0, 1_000, TRAINED, 16)),
+                (16.0, 50_000, TRAINED, 4),
+            )
+        ),
+        # rare words learn faster, wider encoders and checkpoints slower
+        *(
+            ({"seen": float(seen), "examples": 100 * seen}, {"word_rate": rate})
+            for seen, rate in ((2, 4.0), (56, 2.0), (225, 1.0), (10_000, 1.0))
+        ),
+        ({**TRAINED, "seen": 2.0}, {"word_rate": 1.0}),
+        *(
+            ({**more, "hidden_size": width}, {"learning_rate": rate})
+            for more, rates in (({}, (1e-3, 5e-4, 1e-4)), (TRAINED, (1e-4, 1e-4, 5e-5)))
+            for width, rate in zip((128, 512, 768), rates, strict=True)
+        ),
+        ({**TRAINED, "hidden_size": 384, "lora": True}, {"learning_rate": pytest.approx(1e-3)}),
+        # labels are smoothed where rows are as few as was measured
+        ({"examples": 3_000}, {"label_smoothing_factor": 0.1}),
+        ({"examples": 3_001}, {"label_smoothing_factor": 0.0}),
         ({"epochs": 2.5, "word_rate": 3.0, "learning_rate": 0.0}, {"num_train_epochs": 2.5, "word_rate": 3.0}),
         ({"learning_rate": 0.0, "max_steps": 7}, {"learning_rate": 0.0, "max_steps": 7}),
         ({"adam_beta1": 0.8, "weight_decay": 0.1}, {"adam_beta1": 0.8, "weight_decay": 0.1}),
@@ -114,9 +113,9 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
         ),
     ],
 )
-def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[str, Any], message: str):
+def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
-        check_start(options("unused", **given))
+        train(tmp_path / "run", data=str(tmp_path / "missing.csv"), **given)
 
 
 @pytest.mark.parametrize("is_fast", [True, False])

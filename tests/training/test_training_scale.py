@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.checkpoints.keeper import output_folder
-from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 from tests.support import fsdp_worker
 from tests.support.common import write_jsonl
 from tests.support.training import (
@@ -29,6 +28,7 @@ from tests.support.training import (
     assert_same_weights,
     await_loss,
     begun,
+    checkpoints,
     command,
     in_processes,
     results,
@@ -110,9 +110,7 @@ def test_a_sharded_model_ends_where_a_whole_one_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are_refused(
-    order: dict[str, str], tmp_path: Path
-) -> None:
+def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are_refused(order, tmp_path):
     with socket.socket() as place:
         place.bind(("localhost", 0))
         port = str(place.getsockname()[1])

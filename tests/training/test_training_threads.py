@@ -17,7 +17,7 @@ import torch
 from transformers.utils import logging as bars
 
 import hf_posenc
-from hf_posenc.errors import UserError
+from hf_posenc import UserError
 from hf_posenc.quiet import without_prints
 from tests.support.training import SIZES, rows
 

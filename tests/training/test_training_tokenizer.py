@@ -4,8 +4,8 @@ import sys
 import pytest
 from transformers import AutoTokenizer
 
+from hf_posenc import UserError
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import UserError
 from tests.support.training import ROOT
 
 TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
