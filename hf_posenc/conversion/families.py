@@ -241,11 +241,6 @@ class Family:
         """Of its checkpoints, unless they name another one."""
         return next(iter(self.schemes))
 
-    @property
-    def pooling(self) -> str:
-        """The usual one of its classifiers."""
-        return next(iter(self.poolings))
-
     def mismatches(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[str]:
         """Lists the fields of a PosEncConfig that its class can't hold, each with its value and those that it can.
 

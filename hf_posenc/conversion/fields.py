@@ -92,7 +92,9 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields |= {
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
         "classifier_hidden_act": getattr(config, family.fields.get("classifier_hidden_act", ""), dense),
-        "classifier_pooling": next((ours for ours, name in family.poolings.items() if name == pooling), family.pooling),
+        "classifier_pooling": next(
+            (ours for ours, name in family.poolings.items() if name == pooling), fields["classifier_pooling"]
+        ),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }

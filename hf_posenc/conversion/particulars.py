@@ -25,15 +25,7 @@ class Particulars:
     float32 = False
 
     def ours(self, config: Any, source: str) -> dict[str, Any]:
-        """Fields of a PosEncConfig beside the family's usual ones.
-
-        Args:
-            config: theirs.
-            source: for messages.
-
-        Raises:
-            UserError: it asks for something that our body doesn't have.
-        """
+        """Fields of a PosEncConfig beside the family's usual ones, from theirs; refuses what our body doesn't have."""
         rope = getattr(config, "rope_parameters", None)
         return {"rope_parameters": dict(rope)} if rope else {}
 
@@ -46,13 +38,7 @@ class Particulars:
         return {}
 
     def left_out(self, config: PosEncConfig, read: Any, source: str) -> tuple[dict[str, str], list[str]]:
-        """Weights of positions that our model doesn't take, each with the reason, and notes.
-
-        Args:
-            config: ours; gets what these weights say beside its fields.
-            read: an `InItsClass`, the weights as its class reads them.
-            source: for messages.
-        """
+        """Weights of positions that ours doesn't take, with reasons, and notes; our config gets what these say."""
         return {}, []
 
 
@@ -171,13 +157,11 @@ class Disentangled(Particulars):
             "max_relative_positions": arguments["max_distance"],
             "pooler_hidden_size": config.hidden_size,
         }
-        if self.has_buckets:
-            fields |= {
-                "position_buckets": arguments["position_buckets"] or -1,
-                "share_att_key": arguments["share_att_key"],
-                "norm_rel_ebd": "none" if arguments["norm_eps"] is None else "layer_norm",
-            }
-        return fields
+        if not self.has_buckets:
+            return fields
+        norms = "none" if arguments["norm_eps"] is None else "layer_norm"
+        buckets = {"position_buckets": arguments["position_buckets"] or -1, "norm_rel_ebd": norms}
+        return {**fields, **buckets, "share_att_key": arguments["share_att_key"]}
 
     def left_out(self, config: PosEncConfig, read: Any, source: str) -> tuple[dict[str, str], list[str]]:
         """The table that is there and isn't added."""

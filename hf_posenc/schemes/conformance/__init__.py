@@ -161,19 +161,14 @@ def check_scheme(
     Raises:
         UserError: the scheme, its arguments or the name of a check don't exist.
     """
-    names = list(SCHEME_CHECKS if only is None else [only] if isinstance(only, str) else only)
-    if not names:
-        raise UserError(f"names no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=only)
-    for name in names:
-        if name not in SCHEME_CHECKS:
-            raise UserError(f"is no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=name)
+    names = _chosen_checks(only)
     kwargs = dict(scheme_kwargs or {})
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
         if kwargs or isinstance(scheme, str):
             require_scheme(registered, kwargs)  # a wrong argument is the caller's error, not the scheme's
         case = Case(registered, declared_name, kwargs)
         results: list[CheckResult] = []
-        for name in (check for check in SCHEME_CHECKS if check in names):
+        for name in names:
             fault = results[0].error if results and results[0].name == "repeats" else None
             if fault is None or (name in ("signature", "shapes") and not isinstance(fault, Failure)):
                 results.append(_run_check(name, case))
@@ -186,6 +181,16 @@ def check_scheme(
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
     return CheckReport(label, tuple(results), rates)
+
+
+def _chosen_checks(only: str | Sequence[str] | None) -> list[str]:
+    """The names of the checks to run, in order; refuses unknown ones, and none."""
+    wanted = [only] if isinstance(only, str) else SCHEME_CHECKS if only is None else only
+    if not wanted:
+        raise UserError(f"names no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=only)
+    if unknown := [name for name in wanted if name not in SCHEME_CHECKS]:
+        raise UserError(f"is no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=unknown[0])
+    return [name for name in SCHEME_CHECKS if name in wanted]
 
 
 def _run_check(name: str, case: "Case") -> CheckResult:
