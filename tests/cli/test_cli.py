@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import hf_posenc
 from hf_posenc import SCHEMES, SIZES, UserError, cli
-from tests.support.common import BUILTIN, tiny_config, write_jsonl
+from tests.support.common import BUILTIN, home_of, tiny_config, write_jsonl
 
 ROOT = Path(__file__).parents[2]
 
@@ -341,7 +341,7 @@ def test_a_plot_of_a_classifier_reports_no_weights_as_unexpected(run, checkpoint
 
 def test_check_runs_the_exported_graph_too(run, monkeypatch):
     exported = []
-    monkeypatch.setattr("hf_posenc.exporting.run.export", lambda *folders, to: exported.append(to))
+    monkeypatch.setattr(home_of(hf_posenc.export), "export", lambda *folders, to: exported.append(to))
     code, out, _ = run("check", "alibi", "--only", "shapes", "--onnx")
     assert (code, exported) == (0, ["onnx"])
     assert re.search(r"2 of 2 checks ran(.|\n)*passed +onnx", out)
@@ -349,7 +349,7 @@ def test_check_runs_the_exported_graph_too(run, monkeypatch):
     def differs(*folders, to):
         raise UserError("The export differs.")
 
-    monkeypatch.setattr("hf_posenc.exporting.run.export", differs)
+    monkeypatch.setattr(home_of(hf_posenc.export), "export", differs)
     code, out, _ = run("check", "alibi", "--only", "shapes", "--onnx")
     assert code == 1
     assert re.search(r"failed +onnx .* UserError: The export differs .*own-scheme.md lists the pitfalls", out)

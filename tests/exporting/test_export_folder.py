@@ -14,9 +14,8 @@ from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_posenc import UserError, cli, export, publish, register_scheme
-from hf_posenc.exporting.graph import record_files
 from hf_posenc.inference.backends import open_backend
-from tests.support.common import schemes_restored, tiny_classifier
+from tests.support.common import home_of, schemes_restored, tiny_classifier
 from tests.support.exporting import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
 
 
@@ -230,6 +229,8 @@ def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, m
 def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monkeypatch):
     import onnx
 
+    write_graph = home_of(export).write_graph
+
     def write_another(to, model, tokenizer, staging):
         shutil.copytree(exported, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns("_files.json"))
         graph = onnx.load(exported / "onnx/model.onnx")
@@ -238,10 +239,10 @@ def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monke
         values[0] += 1e-3  # of one label: the others answer alike
         bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
         onnx.save(graph, staging / "onnx/model.onnx")
-        record_files(staging, to)
+        home_of(write_graph).record_files(staging, to)
         return []
 
-    monkeypatch.setattr("hf_posenc.exporting.run.write_graph", write_another)
+    monkeypatch.setattr(home_of(export), "write_graph", write_another)
     with pytest.raises(UserError, match="differs from PyTorch by .*e-0[34].* nothing was kept"):
         export(source[0], tmp_path / "out", to="onnx")
     assert not list(tmp_path.iterdir())
@@ -286,7 +287,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(source, tmp_path, monkey
     def full(*args):
         raise error
 
-    monkeypatch.setattr("hf_posenc.exporting.run.write_graph", full)
+    monkeypatch.setattr(home_of(export), "write_graph", full)
     with pytest.raises(UserError, match=f"Writing to '.*out' failed: {reason}. Make room, or name another folder."):
         export(source[0], tmp_path / "out", to="openvino")
     assert not list(tmp_path.iterdir())

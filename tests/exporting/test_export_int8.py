@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from typer.testing import CliRunner
 
 import hf_posenc
 from hf_posenc import UserError, cli, export
-from hf_posenc.exporting.graph import write_graph
 from hf_posenc.inference.backends import open_backend
+from tests.support.common import home_of
 from tests.support.exporting import SENTENCES, batch, checkpoint, expected, tokenizer
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
@@ -49,6 +48,8 @@ def classifier(tmp_path_factory):
 def once(classifier, monkeypatch):
     """The classifier's graphs in float32 are written once: that takes longer than the rest."""
 
+    write_graph = home_of(export).write_graph
+
     def write(to, model, tokenizer, staging):
         kept = classifier[0].with_name(to)
         if not kept.exists():
@@ -57,7 +58,7 @@ def once(classifier, monkeypatch):
         shutil.copytree(kept, staging, dirs_exist_ok=True)
         return []
 
-    monkeypatch.setattr("hf_posenc.exporting.run.write_graph", write)
+    monkeypatch.setattr(home_of(export), "write_graph", write)
 
 
 def spoil(path: Path, *_) -> None:
@@ -128,7 +129,7 @@ def test_onnx_weights_have_seven_bits_for_processors_without_vnni(classifier, on
 @pytest.mark.slow
 def test_past_the_largest_drop_nothing_is_kept(classifier, once, tmp_path, monkeypatch):
     folder, _, data = classifier
-    monkeypatch.setattr(sys.modules[hf_posenc.Int8Report.__module__], "_quantize_onnx", spoil)
+    monkeypatch.setattr(home_of(hf_posenc.Int8Report), "_quantize_onnx", spoil)
     options = ["--to", "onnx", "--quantize", "int8", "--evaluate", data]
     error = str(CliRunner().invoke(cli.app, ["export", str(folder), "-o", str(tmp_path / "out"), *options]).exception)
     assert "int8 lowers accuracy on data.csv from 1.0000 to 0." in error

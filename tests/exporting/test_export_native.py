@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from transformers import CONFIG_MAPPING
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.conversion.families import FAMILIES
-from tests.support.common import others_slow, perturb, tiny_config
+from tests.support.common import home_of, others_slow, perturb, tiny_config
 from tests.support.conversion import assert_same, sentences, tiny_source, tiny_tokenizer
 
 HEADS = {
@@ -272,7 +271,7 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
         hf_posenc.publish(tmp_path / "out", "me/mine")
     with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):
         hf_posenc.export(tmp_path / "out", tmp_path / "again", to="native")
-    monkeypatch.setattr(sys.modules[hf_posenc.export.__module__], "LARGEST", 1e-9)
+    monkeypatch.setattr(home_of(hf_posenc.export), "LARGEST", 1e-9)
     with pytest.raises(UserError, match="differs from PyTorch by .*, so nothing was kept"):
         hf_posenc.export(tmp_path / "in", tmp_path / "again", to="roberta")
     assert not (tmp_path / "again").exists()

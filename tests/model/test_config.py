@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
 from hf_posenc import SCHEMES, SIZES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, __version__
-from tests.support.common import BUILTIN, tiny_config
+from tests.support.common import BUILTIN, home_of, tiny_config
 from tests.support.remote_code import AUTO_MAP
 
 
@@ -110,7 +110,7 @@ def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
 )
 def test_values_of_a_schemes_arguments_are_refused_before_the_model_has_weights(values, message, monkeypatch):
     config = tiny_config(**values)
-    monkeypatch.setattr("hf_posenc.model.modeling_posenc.PosEncEmbeddings", None)
+    monkeypatch.setattr(home_of(PosEncModel), "PosEncEmbeddings", None)
     with pytest.raises(ValueError, match=message):
         PosEncModel(config)
 

@@ -3,7 +3,6 @@
 import contextlib
 import random
 import re
-import sys
 import tempfile
 
 import pytest
@@ -19,7 +18,7 @@ from hf_posenc import (
     make_scheme,
 )
 from tests.support import broken_schemes as broken
-from tests.support.common import BUILTIN, BY_HOOK, EVERY_HOOK, others_slow, tiny_config
+from tests.support.common import BUILTIN, BY_HOOK, EVERY_HOOK, home_of, others_slow, tiny_config
 
 CHEAP = [name for name in SCHEME_CHECKS if name not in ("export", "remote_code")]
 SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
@@ -172,8 +171,7 @@ def test_a_process_without_hf_posenc_gives_the_same_by_the_checkpoints_code():
 
 @pytest.mark.slow  # a process of its own
 def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch):
-    module = sys.modules[SCHEMES["alibi"].__module__]
-    monkeypatch.setattr(module, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
+    monkeypatch.setattr(home_of(SCHEMES["alibi"]), "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
     fixed = {"learned": False}  # learned slopes would travel as weights
     message = "process without hf_posenc, and here: they differ by .*module-level setting"
     expect("failed", message, "alibi", "remote_code", scheme_kwargs=fixed)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ What every scheme has to keep, `check_scheme` checks of each (test_conformance.p
 
 EVERY_HOOK = [*BUILTIN, "test_slope", "test_layer_distance", *COMBINED]
 """And two of a user's own."""
+
+
+def home_of(thing: Any) -> ModuleType:
+    """The module that defines a public function or class, wherever that lies."""
+    return sys.modules[thing.__module__]
 
 
 def others_slow(values: Iterable, *quick) -> list:
