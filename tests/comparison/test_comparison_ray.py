@@ -11,7 +11,7 @@ from comparison_harness import done_run, printed, quiet, toy
 from rich.console import Console
 
 from hf_posenc.comparison import Comparison, execute, read_table
-from hf_posenc.comparison.executor import Engine
+from hf_posenc.comparison.engine import Engine
 from hf_posenc.errors import Interrupted, UserError
 
 BROKEN = """
