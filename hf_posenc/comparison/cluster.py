@@ -4,6 +4,7 @@ The machines need hf_posenc, and no folder in common. A task that fails, or whos
 """
 
 import functools
+import logging
 import os
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 import ray
 
-from .executor import Engine, Made, make_run
+from .engine import Engine, Made, make_run
 from .plan import Plan, PlannedRun
 from .run import register_files
 from .tasks import TaskData, make_tokenizer
@@ -43,21 +44,22 @@ class RayCluster(Engine):
         self.keep_models = keep_models
         self._was_there = ray.is_initialized()
         if not self._was_there:
-            ray.init(log_to_driver=False, logging_level="error")
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
         there = ray.cluster_resources()
         gpus = there.get("GPU", 0) if plan.options.get("device") != "cpu" else 0
-        needs = {"num_cpus": plan.threads or 1, "num_gpus": 1 if gpus else 0}
+        needs: dict[str, Any] = {"num_cpus": plan.threads or 1, "num_gpus": 1 if gpus else 0}
         self.at_once = max(1, int(gpus or there.get("CPU", 1) // needs["num_cpus"]))
         self.where = f"on Ray, {self.at_once} at once"
-        self._task = ray.remote(**needs, max_retries=_RETRIES, retry_exceptions=True)(_make)
+        self._task: Any = ray.remote(_make).options(**needs, max_retries=_RETRIES, retry_exceptions=True)
         self._code = ray.put(_scheme_code(plan))
         self._shared: dict[str, Any] = {}
         self._running: dict[Future[Any], Any] = {}
 
     def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> "Future[Any]":
         """Hands a run to Ray."""
-        source = Path(data.plan.checkpoint(run.scheme))  # of the Hub, where there is no such folder
-        checkpoint = self._share(str(source), lambda: packed(source) if source.is_dir() else {})
+        source = Path(data.plan.checkpoint(run.scheme))
+        is_here = data.plan.pretrained is not None and source.is_dir()  # else there is none, or it is on the Hub
+        checkpoint = self._share(str(source), lambda: packed(source) if is_here else {})
         shared = self._share(f"data of {data.task.name}", lambda: data)
         keep = self.keep_models and run.factor is None
         reference = self._task.remote(shared, run, found, self._code, checkpoint, keep)

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import math
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
@@ -23,15 +22,14 @@ from ..files import expanded, last_name, sha256, written_whole
 from ..progress import ProgressConsole
 from ..quiet import silence, without_bars
 from .baselines import BASELINES, measure_baselines
+from .engine import Engine
 from .plan import MAJORITY, Plan, PlannedRun
 from .results import LOCKS_NAME, check_folder, mark_report, read_result, record_plan, write_failure, write_result
-from .run import rate_of_run, run_one
+from .run import rate_of_run
 from .statistics import what_can_be_found
 from .tasks import TaskData, make_tokenizer
 
 MODELS_NAME, TOKENIZER_NAME = "models", "tokenizer"
-Made = tuple[list[dict[str, Any]], float]
-"""The rows of a run, and its seconds."""
 
 
 @dataclass
@@ -48,49 +46,6 @@ class Execution:
         others = f"{len(self.elsewhere)} are another process's, " if self.elsewhere else ""
         again = "\nCompare again, and those that failed are tried again." if self.failed else ""
         return f"{len(self.done)} runs made, {len(self.skipped)} were there, {others}{len(self.failed)} failed.{again}"
-
-
-class Engine:
-    """Makes runs in this process, one after the other; see `RayCluster` for many at once."""
-
-    most: int | None = 1
-    """So many are begun before one has ended. None: all that can be."""
-    at_once = 1
-    """So many are made at once, about."""
-    where = "here"
-    kept = "what is finished is kept, and the newest checkpoint of a run. Compare again, and it goes on there."
-
-    def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> "Future[Any]":
-        """Begins a run; see `make_run`."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(make_run(data, run, work, tokenizer, *found))
-        except Exception as error:  # whatever it is, the other runs don't depend on it
-            future.set_exception(error)
-        return future
-
-    def result(self, future: "Future[Any]", work: Path) -> Made:
-        """What became of a run that has ended; raises the error that it ended in."""
-        made: Made = future.result()
-        return made
-
-    def close(self) -> None:
-        """Stops what still runs."""
-
-
-def make_run(data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> Made:
-    """Makes a run; returns its rows, and the seconds that it took.
-
-    Args:
-        data: of the task.
-        run: what is made.
-        work: the folder for its checkpoints and model.
-        tokenizer: the folder of the one of generated data.
-        *found: its learning rate, and the majority's rows.
-    """
-    started = time.time()
-    with silence(), threadpool_limits(data.plan.threads):
-        return run_one(data, run, work, tokenizer, *found), time.time() - started
 
 
 def execute(

@@ -26,7 +26,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Exception], li
             raise broken[run.scheme]
         return done_run(data.plan, run)
 
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+    monkeypatch.setattr("hf_posenc.comparison.engine.run_one", pretend)
     monkeypatch.setattr(
         "hf_posenc.comparison.executor.measure_baselines",
         lambda *_: {"rows": [], "seconds": 1.0, "texts": 64, "cut": 3},

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from hf_posenc.comparison import Comparison, execute, read_table
-from hf_posenc.comparison.executor import Engine
+from hf_posenc.comparison.engine import Engine
 from hf_posenc.errors import Interrupted, UserError
 from tests.support.comparison import done_run, printed, quiet, toy
 

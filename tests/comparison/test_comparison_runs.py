@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
-from hf_posenc.comparison import Comparison, Summary, execute, executor, load_plan, read_plan, read_table
+from hf_posenc.comparison import Comparison, Summary, engine, execute, executor, load_plan, read_plan, read_table
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun, UntilFlat
@@ -226,8 +226,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "models" / "probes-rope-seed0"
     assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-2"]
-    seen, one = [], executor.run_one
-    monkeypatch.setattr(executor, "run_one", lambda *given: seen.append([*work.glob("checkpoint-*")]) or one(*given))
+    seen, one = [], engine.run_one
+    monkeypatch.setattr(engine, "run_one", lambda *given: seen.append([*work.glob("checkpoint-*")]) or one(*given))
     assert execute(plan, tmp_path / "cut", console=quiet()).done == ["probes-rope-seed0"]
     whole, cut = (read_run(tmp_path / name, "probes-rope-seed0") for name in ("whole", "cut"))
     assert (len(seen[0]), cut["steps"]) == (1, whole["steps"])
@@ -238,8 +238,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
 def test_a_run_computes_in_the_threads_of_the_plan(tmp_path, monkeypatch, pretended, request):
     request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(2)
-    seen, made = [], executor.run_one
-    monkeypatch.setattr(executor, "run_one", lambda *given: seen.append(torch.get_num_threads()) or made(*given))
+    seen, made = [], engine.run_one
+    monkeypatch.setattr(engine, "run_one", lambda *given: seen.append(torch.get_num_threads()) or made(*given))
     for threads, scheme in ((1, "none"), (None, "rope")):
         plan = read_plan("quick", tasks=["halves"], schemes=[scheme])
         execute(replace(plan, threads=threads), tmp_path / scheme, console=quiet())
@@ -619,7 +619,7 @@ def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pret
             return []
         return done_run(data.plan, run, rate=0.001 if run.factor else given[2])
 
-    monkeypatch.setattr(executor, "run_one", diverges)
+    monkeypatch.setattr(engine, "run_one", diverges)
     for tried in (3, 0):
         made = execute(toy(search=[1, 2], schemes=["rope"]), tmp_path, console=quiet())
         assert (made.failed, len(made.done)) == ({}, tried)
