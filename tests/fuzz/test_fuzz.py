@@ -20,12 +20,17 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-import hf_posenc
-from hf_posenc import Comparison, UserError
-from hf_posenc.comparison import read_plan
-from tests.support.common import tiny_classifier
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, UserError
+from hf_posenc.comparison import Summary, read_plan
+from hf_posenc.comparison.report import render_report
+from hf_posenc.conversion.loading import load_source
+from hf_posenc.data.columns import find_columns
+from hf_posenc.data.preparing import prepare
+from hf_posenc.data.sources import read
+from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from hf_posenc.options import Options
 from tests.support.comparison import made_up, toy
-from tests.support.data import prepared
 
 pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("HF_POSENC_FUZZ_SECONDS", "0"))
@@ -140,9 +145,13 @@ def fuzz(strategy, read, names, examples):
 def checkpoint(tmp_path_factory):
     """A classifier; code lies in its folder, and its config names that."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    small |= {"position_embedding_type": "learned+rope", "max_position_embeddings": 8}
-    tiny_classifier(folder, ["a b c d"], ("no", "yes"), **small)
+    tokenizer = train_tokenizer(["a b c d"], vocab_size=40)
+    config = PosEncConfig.from_size(
+        "tiny", vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        position_embedding_type="learned+rope", max_position_embeddings=8, num_labels=2,
+    )  # fmt: skip
+    PosEncForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     for path in folder.glob("*.py"):
         path.write_text("raise SystemExit('code of the checkpoint ran')")
     return folder
@@ -156,12 +165,9 @@ def test_files_of_a_checkpoint(checkpoint, tmp_path, name):
     def read(content):
         (tmp_path / name).write_bytes(content)
         errors = []
-        for reader in (
-            lambda: hf_posenc.convert(tmp_path, measure=False),
-            lambda: hf_posenc.load(tmp_path).predict_proba(["a b"]),
-        ):
+        for reader in (load_source, lambda folder: list(answers_to(load_classifier(folder), [("a b",)]))):
             try:
-                reader()
+                reader(str(tmp_path))
             except ValueError as caught:
                 errors.append(caught)
         if errors:
@@ -182,8 +188,7 @@ SAID = ["rows-", "olumn", "the train data", "label"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet", ".txt", ".jsonl.gz"])
-def test_data(suffix, checkpoint, tmp_path):
-    """As training reads it, and as prediction does."""
+def test_data(suffix, tmp_path):
     path = tmp_path / "rows"
     if suffix in (".csv", ".txt"):
         Dataset.from_list(ROWS).to_csv(path)
@@ -197,9 +202,11 @@ def test_data(suffix, checkpoint, tmp_path):
     def read_it(content):
         file.unlink(missing_ok=True)  # the one before may be mapped
         file.write_bytes(content)
-        with contextlib.suppress(UserError):
-            hf_posenc.predict(checkpoint, data=file)
-        prepared(file)
+        options = Options(data=str(file))
+        tables = read(options)
+        with contextlib.suppress(UserError):  # as predict reads them
+            find_columns(tables["train"], options, needs_label=False).texts(tables["train"])
+        prepare(tables, options)
 
     fuzz(damaged(content, suffix == ".json"), read_it, SAID, 32)
 
@@ -215,10 +222,10 @@ def test_run(tmp_path):
 
     def read(content):
         path.write_bytes(content)
-        comparison = Comparison(results)
+        comparison = Summary.of(results)
         runs = comparison.table.dropna(subset="seed").groupby(["scheme", "seed"])
         assert ("probes-rope-seed0" in comparison.missing) == (runs.ngroups < 4)
-        assert "nan" not in comparison.report(tmp_path / "report.md").read_text()
+        assert "nan" not in render_report(comparison, [])
 
     fuzz(damaged(path.read_bytes(), True), read, ["probes-rope-seed0.json"], 40)
 
