@@ -9,6 +9,7 @@ import pytest
 
 import hf_posenc
 from hf_posenc import UserError
+from hf_posenc.errors import fits
 from hf_posenc.options import Options
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -79,3 +80,10 @@ def test_names_may_be_a_list_and_texts_a_column():
 def test_a_number_out_of_range_is_refused(name, value, tmp_path):
     with pytest.raises(UserError, match=f"{name}=.* is out of range"):
         hf_posenc.predict(tmp_path, ["a"], **{name: value})
+
+
+def test_types_that_fit():
+    assert fits(1, float)
+    assert not fits(True, int)
+    assert not fits("ab", list[str])
+    assert not fits(["a", 1], list[str])

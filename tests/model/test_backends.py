@@ -264,3 +264,10 @@ def test_training_on_a_gpu_gives_the_gradients_of_a_cpu(scheme):
         gradients.append([p.grad.cpu() for p in model.parameters() if p.grad is not None])
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-2, rtol=1e-2)
+
+
+def test_a_name_asks_for_the_backend_of_flash_or_for_a_registered_one():
+    for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4", "kernels-community/flash-attn2"):
+        assert attention.backend_of(name) is attention.BACKENDS["flash"]
+    for name in ("varlen", "flash", "registered"):  # rows of the table that no name asks for
+        assert attention.backend_of(name) is attention.BACKENDS["registered"]

@@ -5,6 +5,7 @@ import torch
 
 from hf_posenc import PosEncModel, RotaryPosition, Tokens
 from hf_posenc.model import attention
+from hf_posenc.model.scheme_math import constant
 from tests.support.common import encoder, tiny_config, tokens
 from tests.support.references import varlen_attention
 
@@ -129,3 +130,12 @@ def test_fsdp_in_bfloat16_leaves_angles_and_biases_in_float32(tmp_path):
             assert set(dtypes[1:]) == {torch.float32}, (scheme, dtypes)
     finally:
         dist.destroy_process_group()
+
+
+def test_constants_are_made_once_on_a_gpu():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = constant((1.0, 2.0), torch.device("cuda"))
+        assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
+    assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))

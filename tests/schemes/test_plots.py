@@ -242,3 +242,11 @@ def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
         code, _, err = run(*line[1:], "--max-positions", "8")
         assert code == 0, err
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "rope.png", "mine.png"}
+
+
+def test_a_layers_own_bias_is_that_layers():
+    model = encoder("t5", position_embedding_kwargs={"per_layer": True})
+    for layer in (0, 1):
+        shown = curves(axes(model, layer=layer)[f"Bias of layer {layer}, from position 6"])
+        table = model.position.tables[layer].weight.detach().numpy()
+        np.testing.assert_allclose(shown[:, S // 2], table[0], rtol=1e-6)  # distance 0 is bucket 0
