@@ -53,7 +53,18 @@ OTHERS = {
     *(set(options.Options.__dataclass_fields__) - {*options.PATHS}),
     *("texts", "text_pair", "split", "as_json", "windows", "stride", "threshold", "top_k", "calibrated", "backend"),
     *("head", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
-    *("quantize", "largest_drop", "schemes", "seeds", "reference", "options", "search", "keep_models", "dry_run"),
+    *(
+        "quantize",
+        "largest_drop",
+        "schemes",
+        "seeds",
+        "reference",
+        "options",
+        "search",
+        "keep_models",
+        "dry_run",
+        "ray",
+    ),
     *("max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
 }
 """Parameters that are no paths."""

@@ -55,20 +55,20 @@ class RayCluster(Engine):
         self._shared: dict[str, Any] = {}
         self._running: dict[Future[Any], Any] = {}
 
-    def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> "Future[Any]":
+    def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *chosen: Any) -> "Future[Any]":
         """Hands a run to Ray."""
         source = Path(data.plan.checkpoint(run.scheme))
         is_here = data.plan.pretrained is not None and source.is_dir()  # else there is none, or it is on the Hub
         checkpoint = self._share(str(source), lambda: packed(source) if is_here else {})
         shared = self._share(f"data of {data.task.name}", lambda: data)
         keep = self.keep_models and run.factor is None
-        reference = self._task.remote(shared, run, found, self._code, checkpoint, keep)
+        reference = self._task.remote(shared, run, chosen, self._code, checkpoint, keep)
         future = reference.future()
         self._running[future] = reference
         return future
 
     def result(self, future: "Future[Any]", work: Path) -> Made:
-        """What came back of a run, whose model goes into `work`; raises what the run did."""
+        """Returns what came back of a run, whose model goes into `work`; raises what the run did."""
         del self._running[future]
         try:
             made, files = future.result()
@@ -116,7 +116,7 @@ def _code_folder() -> Path:
 
 
 def _make(
-    data: TaskData, run: PlannedRun, found: Sequence[Any], code: Any, checkpoint: Files, keep: bool
+    data: TaskData, run: PlannedRun, chosen: Sequence[Any], code: Any, checkpoint: Files, keep: bool
 ) -> tuple[Made, Files]:
     """The task: makes a run in a folder of its own, and returns what it made, and its model where it is kept."""
     scheme_files = []
@@ -132,5 +132,5 @@ def _make(
             data.plan = replace(data.plan, pretrained=str(place / "checkpoint"))
         register_files(data.plan)
         make_tokenizer().save_pretrained(str(place / "tokenizer"))
-        made = make_run(data, run, place / "model", place / "tokenizer", *found)
+        made = make_run(data, run, place / "model", place / "tokenizer", *chosen)
         return made, packed(place / "model") if keep else {}

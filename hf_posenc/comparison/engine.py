@@ -1,4 +1,4 @@
-"""What makes the runs that `executor` chooses: this process, or what a subclass hands them to."""
+"""Makes the runs that `executor` chooses, in this process; a subclass hands them to others."""
 
 import time
 from concurrent.futures import Future
@@ -26,17 +26,17 @@ class Engine:
     where = "here"
     kept = "what is finished is kept, and the newest checkpoint of a run. Compare again, and it goes on there."
 
-    def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> "Future[Any]":
+    def submit(self, data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *chosen: Any) -> "Future[Any]":
         """Begins a run; see `make_run`."""
         future: Future[Any] = Future()
         try:
-            future.set_result(make_run(data, run, work, tokenizer, *found))
+            future.set_result(make_run(data, run, work, tokenizer, *chosen))
         except Exception as error:  # whatever it is, the other runs don't depend on it
             future.set_exception(error)
         return future
 
     def result(self, future: "Future[Any]", work: Path) -> Made:
-        """What became of a run that has ended; raises the error that it ended in."""
+        """Returns what became of a run that has ended; raises the error that it ended in."""
         made: Made = future.result()
         return made
 
@@ -44,7 +44,7 @@ class Engine:
         """Stops what still runs."""
 
 
-def make_run(data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *found: Any) -> Made:
+def make_run(data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *chosen: Any) -> Made:
     """Makes a run; returns its rows, and the seconds that it took.
 
     Args:
@@ -52,8 +52,8 @@ def make_run(data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, *foun
         run: what is made.
         work: the folder for its checkpoints and model.
         tokenizer: the folder of the one of generated data.
-        *found: its learning rate, and the majority's rows.
+        *chosen: its learning rate, and the majority's rows.
     """
     started = time.time()
     with silence(), threadpool_limits(data.plan.threads):
-        return run_one(data, run, work, tokenizer, *found), time.time() - started
+        return run_one(data, run, work, tokenizer, *chosen), time.time() - started

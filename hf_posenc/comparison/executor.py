@@ -158,15 +158,15 @@ class _Execution:
             mark_report(self.folder)
             work = self.folder / MODELS_NAME / run.name
             try:
-                found = self._rate(run), self._majority(run)
+                chosen = self._rate(run), self._majority(run)
             except UserError as error:
                 self._failed(run, line, error)
                 return
-            future = self.engine.submit(self.data[run.task.name], run, work, self.folder / TOKENIZER_NAME, *found)
+            future = self.engine.submit(self.data[run.task.name], run, work, self.folder / TOKENIZER_NAME, *chosen)
             self.running[future] = run, line, lock.pop_all()
 
     def _rate(self, run: PlannedRun) -> float | None:
-        """The learning rate that its trials found; None: there are none."""
+        """The learning rate that its trials chose; None: there are none."""
         trials = self._trials(run)
         for trial in trials:
             with _lock(self.folder, trial.name, wait=True):  # another process may be making it

@@ -266,7 +266,7 @@ def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random |
         draw: draws them. None: the first ones.
     """
     marks = pair_marks(*texts)
-    paired = {mark for own, mark in zip(marks_of(*texts), marks, strict=True) if own != mark}
+    paired = {mark for single, mark in zip(marks_of(*texts), marks, strict=True) if single != mark}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for row, mark in enumerate(marks):
         groups[mark if mark in paired else f"row {row}"].append(row)

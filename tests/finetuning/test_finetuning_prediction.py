@@ -15,8 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
@@ -253,8 +251,6 @@ def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_
         assert (code, message in err) == (2, True), (words, err)
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4))
 def test_texts_that_are_cut_are_counted(run, checkpoint, tmp_path):
     limit = AutoTokenizer.from_pretrained(checkpoint).model_max_length
     (tmp_path / "in.txt").write_text("\n".join(["who saw karla", "who " * limit, "who " * 3 * limit]))

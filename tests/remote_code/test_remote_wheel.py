@@ -141,4 +141,4 @@ def test_the_wheel_requires_all_that_the_package_imports():
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
             packages = {name.partition(".")[0] for name in names} - {"hf_posenc", *sys.stdlib_module_names}
             missing |= {name for name in packages if not required & {*map(canonicalize_name, distributions[name])}}
-    assert not missing
+    assert missing == {"ray"}  # of a module that is imported where `ray` is asked for
