@@ -25,7 +25,8 @@ SIGNATURES = {
     "stride=None, device=None, revision=None, trust_remote_code=False, **reading",
     "compare": "data=None, *, output, plan=None, schemes=None, seeds=None, scheme_file=None, reference=None, "
     "size=None, pretrained=None, options=None, search=False, keep_models=False, dry_run=False, ray=False, "
-    "text_column=None, join=None, label_column=None, label_names=None, skip_missing=False, delimiter=None, quoting=None, encoding=None, "
+    "text_column=None, join=None, label_column=None, label_names=None, skip_missing=False, "
+    "delimiter=None, quoting=None, encoding=None, "
     "format=None",
     "convert": "source, output=None, *, scheme=None, scheme_kwargs=None, scheme_file=None, rope_parameters=None, "
     "max_position_embeddings=None, extension=None, head=None, healing=None, eval_texts=None, revision=None, "

@@ -65,7 +65,7 @@ OTHERS = {
         "dry_run",
         "ray",
     ),
-    *("max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
+    *("ray", "max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
 }
 """Parameters that are no paths."""
 OWN = """

@@ -18,6 +18,7 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 import ray
 
+from ..errors import UserError, one_line
 from .engine import Engine, Made, make_run
 from .plan import Plan, PlannedRun
 from .run import register_files
@@ -44,8 +45,14 @@ class RayCluster(Engine):
         self.keep_models = keep_models
         self._was_there = ray.is_initialized()
         if not self._was_there:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            try:
+                ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            except Exception as error:  # of many kinds: no such address, another version, a node that doesn't start
+                raise UserError(f"needs a Ray cluster: {one_line(error)}", parameter="ray", value=True) from error
         there = ray.cluster_resources()
+        cpus = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+        if plan.threads is not None and plan.threads > cpus:
+            raise UserError(f"The plan's threads={plan.threads} are more than a machine of the cluster has, {cpus:g}.")
         gpus = there.get("GPU", 0) if plan.options.get("device") != "cpu" else 0
         needs: dict[str, Any] = {"num_cpus": plan.threads or 1, "num_gpus": 1 if gpus else 0}
         self.at_once = max(1, int(gpus or there.get("CPU", 1) // needs["num_cpus"]))

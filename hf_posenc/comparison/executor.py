@@ -70,12 +70,12 @@ def execute(
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         data = {task.name: TaskData(plan, task) for task in plan.tasks}
-        seconds = _prepare(plan, data, folder, say)
         if ray:
             from .cluster import RayCluster  # imports Ray
 
             engine = RayCluster(plan, keep_models)
         with contextlib.closing(engine):
+            seconds = _prepare(plan, data, folder, say)
             return _Execution(plan, data, folder, keep_models, engine, say).make(seconds)
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own

@@ -152,7 +152,7 @@ def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) ->
 def _set_aside(parts: dict[str, Dataset], labels: Labels, share: float) -> dict[str, Dataset]:
     """The splits, with a share of the training rows to validate on; see `choose_texts`."""
     whole = parts["train"]
-    marks = whole[_MARK][:]
+    marks = pair_marks(*texts_of(whole))
     classes = None if labels.problem_type == "regression" else labels_of(whole)
     held = choose_texts(marks, classes, share)
     is_held = np.array([mark in held for mark in marks])
@@ -264,6 +264,9 @@ def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random |
         texts: the first texts, or the first and the second ones.
         most: so many rows. Where a pair no longer fits, rows after it may.
         draw: draws them. None: the first ones.
+
+    Raises:
+        UserError: no such group has so few rows.
     """
     marks = pair_marks(*texts)
     paired = {mark for single, mark in zip(marks_of(*texts), marks, strict=True) if single != mark}
@@ -277,6 +280,11 @@ def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random |
     for rows in ordered:
         if len(kept) + len(rows) <= most:
             kept += rows
+    if not kept:
+        least = min(map(len, ordered))
+        raise UserError(
+            f"{most:,} of the rows are too few: rows of the same words come together, here at least {least:,}."
+        )
     return sorted(kept)
 
 

@@ -1,7 +1,7 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from transformers import AutoConfig, BertConfig
@@ -234,3 +234,20 @@ def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with(values))
     data = prepared(path, validation_share=0.13, label_names="a,b,c")
     assert [max(column) for column in zip(*data.splits["validation"]["labels"][:], strict=True)] == [1.0, 1.0, 1.0]
+
+
+def test_halves_of_a_pair_are_set_aside_together_and_counted_together(tmp_path):
+    rows = [row for n in range(100) for row in (f"the dog {n} saw cat,yes", f"the cat {n} saw dog,no")]
+    source = tmp_path / "pairs.csv"
+    source.write_text("\n".join(["text,label", *rows]))
+    options = Options(data=str(source), max_rows=51)
+    splits = prepare(read(options), options).splits
+    assert {name: len(part) for name, part in splits.items()} == {"train": 50, "validation": 20}
+    for part in splits.values():
+        numbers = Counter(text.split()[2] for text in part["text"])
+        assert set(numbers.values()) == {2}
+    few = replace(options, max_rows=1)
+    with pytest.raises(
+        UserError, match="1 of the rows are too few: rows of the same words come together, here at least 2"
+    ):
+        prepare(read(few), few)
