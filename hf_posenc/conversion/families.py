@@ -67,6 +67,7 @@ _STORED_ANGLES: Needs = {
     "rope_parameters.rope_type": ("default", "longrope"),
     "rope_parameters.short_factor": (Same("rope_parameters.long_factor"),),
     "rope_parameters.attention_factor": (1.0,),
+    "rope_parameters.factor": (1.0,),
 }
 """Of ESM, which holds a frequency for each pair: those of `longrope` with one list of factors."""
 _WINDOWS: Needs = {

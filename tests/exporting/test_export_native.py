@@ -14,17 +14,10 @@ from transformers import CONFIG_MAPPING
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.conversion.families import FAMILIES
+from hf_posenc.tasks import TASKS
 from tests.support.common import home_of, others_slow, perturb, tiny_config
 from tests.support.conversion import assert_same, sentences, tiny_source, tiny_tokenizer
 
-HEADS = {
-    "feature-extraction": "Model",
-    "fill-mask": "ForMaskedLM",
-    "text-classification": "ForSequenceClassification",
-    "token-classification": "ForTokenClassification",
-    "question-answering": "ForQuestionAnswering",
-    "multiple-choice": "ForMultipleChoice",
-}
 CLASSIFIERS = [name for name in FAMILIES if "text-classification" in FAMILIES[name].heads]
 CASES = [
     (name, scheme, task, {}, name)
@@ -81,7 +74,7 @@ def saved(folder: Path, name: str, scheme: str, task: str, *, dtype=torch.float3
     if task in ("text-classification", "token-classification"):
         fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
     torch.manual_seed(0)
-    model = perturb(getattr(hf_posenc, f"PosEnc{HEADS[task]}")(tiny_config(**fields))).to(dtype)
+    model = perturb(getattr(hf_posenc, f"PosEnc{TASKS[task]}")(tiny_config(**fields))).to(dtype)
     if name == "deberta":  # whose keys have no bias
         for key, value in model.state_dict().items():
             value.mul_(not re.search(r"(key|keys\.\d)\.bias$", key))
@@ -101,7 +94,7 @@ def exported(folder: Path, task: str, to: str = "native"):
     """The report of an export into a folder beside, and what the Auto class of transformers loads of it."""
     out = folder.with_name("out")
     report = hf_posenc.export(folder, out, to=to)
-    auto = getattr(transformers, f"AutoModel{HEADS[task].removeprefix('Model')}")
+    auto = getattr(transformers, f"AutoModel{TASKS[task].removeprefix('Model')}")
     theirs, loading = auto.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
     assert not type(theirs).__module__.startswith(("hf_posenc", "transformers_modules"))
     assert type(theirs).__name__ == report.architecture
@@ -137,6 +130,8 @@ SMALL_EPS = {"position_embedding_kwargs": {"norm_eps": 1e-3}}
 ESM_LM = ("esm", "rope", "fill-mask")
 TWO_LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 1.0}
 TWO_LISTS |= {"attention_factor": 1.0, "original_max_position_embeddings": 16}
+SCALED = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 4, "factor": 4.0}
+SCALED |= {"original_max_position_embeddings": 16}
 MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "learned+t5"))
 
 
@@ -187,6 +182,7 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
             r"deberta.norm_eps=0.001 \(deberta-v2 has None or 1e-12",
         ),
         (ESM_LM, {"rope_parameters": TWO_LISTS}, None, r"rope_parameters\.short_factor=\[1\.0, .*\(esm has \[2\.0"),
+        (ESM_LM, {"rope_parameters": SCALED}, None, r"rope_parameters\.factor=4\.0 \(esm has 1\.0"),
         (("mpnet", "t5", "multiple-choice"), {"type_vocab_size": 2}, None, "type_vocab_size=2 .*pairs of texts"),
     ],
 )

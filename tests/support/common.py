@@ -4,7 +4,7 @@ import contextlib
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,9 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
+from hf_posenc.schemes.conformance.case import pad_batch, perturb
+
+padded = pad_batch
 
 BUILTIN = list(SCHEMES)
 """The published schemes: a new one is picked up from the table."""
@@ -63,27 +66,6 @@ def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:
     if scheme == "window":  # one that texts of tests reach beyond
         values["position_embedding_kwargs"] = {"sliding_window": 2}
     return PosEncConfig(**{**values, **overrides})
-
-
-def perturb(model: torch.nn.Module, std: float = 0.2) -> torch.nn.Module:
-    """Moves every weight in place, so that nothing looks order-blind or equal because it is still zero or one."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_((std * torch.randn(parameter.shape, generator=generator)).to(parameter.dtype))
-    return model
-
-
-def padded(sequences: Sequence[Tensor], side: str = "right", extra: int = 0) -> tuple[Tensor, Tensor]:
-    """Token ids (B, S) and their mask; `extra` more places than the longest sequence needs."""
-    length = max(map(len, sequences)) + extra
-    ids = torch.zeros(len(sequences), length, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        start = 0 if side == "right" else length - len(sequence)
-        ids[row, start : start + len(sequence)] = sequence
-        mask[row, start : start + len(sequence)] = 1
-    return ids, mask
 
 
 def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
