@@ -28,6 +28,7 @@ TEXTS = ("text", "text_pair")
 """The columns of a prepared split that hold its texts."""
 _MARK = "__mark__"
 _WORD = re.compile(r"\w+")
+_TOGETHER = ", rows of the same words together"
 _LARGEST_GROUP = 8
 """More texts of the same words are no pair, but a language of few words."""
 _CHUNK = 1000
@@ -140,19 +141,23 @@ def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) ->
     """The splits with the rows to train on and to validate on, and how these were chosen, in words."""
     facts = []
     if "validation" not in parts and options.validation_share:
-        parts = _set_aside(parts, labels, options.validation_share)
-        facts.append(f"{len(parts['validation']):,} of them set aside for validation")
+        whole = parts["train"]
+        marks = whole[_MARK][:]
+        pairs = _join_pairs(marks, texts_of(whole))
+        parts = _set_aside(parts, pairs, labels, options.validation_share)
+        together = _TOGETHER if pairs != marks else ""
+        facts.append(f"{len(parts['validation']):,} of them set aside for validation{together}")
     if options.max_rows is not None and len(parts["train"]) > options.max_rows:
         kept = whole_pairs(texts_of(parts["train"]), options.max_rows)
         parts = {**parts, "train": parts["train"].select(kept)}
-        facts.append(f"the first {len(kept):,} training rows used")
+        together = _TOGETHER if kept != list(range(options.max_rows)) else ""
+        facts.append(f"the first {len(kept):,} training rows used{together}")
     return parts, [*facts, f"{counted(len(parts['train']), 'row')} to train on"]
 
 
-def _set_aside(parts: dict[str, Dataset], labels: Labels, share: float) -> dict[str, Dataset]:
-    """The splits, with a share of the training rows to validate on; see `choose_texts`."""
+def _set_aside(parts: dict[str, Dataset], marks: Sequence[int], labels: Labels, share: float) -> dict[str, Dataset]:
+    """The splits, with a share of the training rows, which have these marks, to validate on; see `choose_texts`."""
     whole = parts["train"]
-    marks = pair_marks(*texts_of(whole))
     classes = None if labels.problem_type == "regression" else labels_of(whole)
     held = choose_texts(marks, classes, share)
     is_held = np.array([mark in held for mark in marks])
@@ -245,7 +250,11 @@ def pair_marks(*texts: Sequence[str]) -> list[int]:
 
     Halves of a pair that differ in order alone ask one question, of which none is to be left out, or learned.
     """
-    marks = marks_of(*texts)
+    return _join_pairs(marks_of(*texts), texts)
+
+
+def _join_pairs(marks: list[int], texts: Sequence[Sequence[str]]) -> list[int]:
+    """The marks of texts, the least of them for all of the same words."""
     words = [
         tuple(tuple(sorted(_WORD.findall(_normalized(text)))) for text in parts) for parts in zip(*texts, strict=True)
     ]
@@ -268,10 +277,11 @@ def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random |
     Raises:
         UserError: no such group has so few rows.
     """
-    marks = pair_marks(*texts)
-    paired = {mark for single, mark in zip(marks_of(*texts), marks, strict=True) if single != mark}
+    marks = marks_of(*texts)
+    pairs = _join_pairs(marks, texts)
+    paired = {pair for mark, pair in zip(marks, pairs, strict=True) if mark != pair}
     groups: dict[Hashable, list[int]] = defaultdict(list)
-    for row, mark in enumerate(marks):
+    for row, mark in enumerate(pairs):
         groups[mark if mark in paired else f"row {row}"].append(row)
     ordered = list(groups.values())
     if draw is not None:

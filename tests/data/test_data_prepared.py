@@ -241,8 +241,11 @@ def test_halves_of_a_pair_are_set_aside_together_and_counted_together(tmp_path):
     source = tmp_path / "pairs.csv"
     source.write_text("\n".join(["text,label", *rows]))
     options = Options(data=str(source), max_rows=51)
-    splits = prepare(read(options), options).splits
+    data = prepare(read(options), options)
+    splits = data.splits
     assert {name: len(part) for name, part in splits.items()} == {"train": 50, "validation": 20}
+    assert "20 of them set aside for validation, rows of the same words together" in data.summary.line
+    assert "the first 50 training rows used, rows of the same words together" in data.summary.line
     for part in splits.values():
         numbers = Counter(text.split()[2] for text in part["text"])
         assert set(numbers.values()) == {2}
