@@ -4,6 +4,7 @@ The machines need hf_posenc, and no folder in common. A task that fails, or whos
 """
 
 import functools
+import hashlib
 import logging
 import os
 import tempfile
@@ -116,6 +117,11 @@ def _scheme_code(plan: Plan) -> tuple[tuple[str, Files], ...]:
     return tuple((Path(path).name, packed(Path(path).absolute().parent, "*.py")) for path in plan.scheme_files)
 
 
+def _digest(files: Files) -> str:
+    """Tells files from others of the same names: a worker may serve several comparisons."""
+    return hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+
+
 @functools.cache
 def _code_folder() -> Path:
     """Where a worker keeps the scheme files."""
@@ -127,8 +133,8 @@ def _make(
 ) -> tuple[Made, Files]:
     """The task: makes a run in a folder of its own, and returns what it made, and its model where it is kept."""
     scheme_files = []
-    for number, (name, files) in enumerate(code):
-        scheme_files.append(str(_code_folder() / str(number) / name))
+    for name, files in code:
+        scheme_files.append(str(_code_folder() / _digest(files) / name))
         if not Path(scheme_files[-1]).exists():
             unpack(files, Path(scheme_files[-1]).parent)
     with tempfile.TemporaryDirectory() as folder:
