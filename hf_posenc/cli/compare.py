@@ -73,7 +73,7 @@ def compare(
         print(f"Runs that are missing: {len(comparison.missing)}. What is there: {there}")
         raise typer.Exit(1 if comparison.failed else 0)
     print(comparison)
-    print(f"The report is in {comparison.folder / 'report.md'}, its picture beside it: scores.png")
+    print(f"The report is in {comparison.folder / 'report.md'}")
     if comparison.failed:
         raise typer.Exit(1)
     if plan == "quick":

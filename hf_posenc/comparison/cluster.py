@@ -31,6 +31,20 @@ Files = dict[str, bytes]
 """What a folder holds, by the names within it."""
 
 
+def connect() -> dict[str, float]:
+    """Joins the cluster, unless that is done; returns what it has, such as CPU and GPU.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not ray.is_initialized():
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # of many kinds: no such address, another version, a node that doesn't start
+            raise UserError(f"needs a Ray cluster: {one_line(error)}", parameter="ray", value=True) from error
+    return dict(ray.cluster_resources())
+
+
 class RayCluster(Engine):
     """The cluster that RAY_ADDRESS names, the one of this machine, or a new one of this machine alone.
 
@@ -45,12 +59,7 @@ class RayCluster(Engine):
     def __init__(self, plan: Plan, keep_models: bool) -> None:
         self.keep_models = keep_models
         self._was_there = ray.is_initialized()
-        if not self._was_there:
-            try:
-                ray.init(log_to_driver=False, logging_level=logging.ERROR)
-            except Exception as error:  # of many kinds: no such address, another version, a node that doesn't start
-                raise UserError(f"needs a Ray cluster: {one_line(error)}", parameter="ray", value=True) from error
-        there = ray.cluster_resources()
+        there = connect()
         cpus = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
         if plan.threads is not None and plan.threads > cpus:
             raise UserError(f"The plan's threads={plan.threads} are more than a machine of the cluster has, {cpus:g}.")

@@ -192,7 +192,7 @@ class Comparison:
 
     @checks_types
     def report(self, path: str | Path | None = None) -> Path:
-        """Writes the report in Markdown, with its pictures and `results.csv` beside it.
+        """Writes the report in Markdown, with `results.csv` and, where matplotlib is installed, its pictures beside it.
 
         Args:
             path: of the report. None: `report.md` in the folder of the results.
@@ -201,7 +201,7 @@ class Comparison:
             The path.
 
         Raises:
-            UserError: there is no run, the path is a folder, or matplotlib isn't installed.
+            UserError: there is no run, or the path is a folder.
         """
         written = self.folder / WRITTEN_NAME if path is None else Path(expanded(path))
         if written.is_dir():

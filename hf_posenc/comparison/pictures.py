@@ -1,10 +1,10 @@
 """The pictures of a report."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
 from ..schemes.plots import PALETTE
 from .summary import Summary
 
@@ -19,7 +19,12 @@ _APART = 0.01
 
 
 def draw_report(summary: Summary) -> "dict[str, Figure]":
-    """The pictures, by file name: scores at the train length and, where there are more, against the length."""
+    """The pictures, by file name: scores at the train length and, where there are more, against the length.
+
+    There are none where matplotlib isn't installed.
+    """
+    if find_spec("matplotlib") is None:
+        return {}
     pictures = {"scores.png": _draw_scores(summary)}
     if len(summary.plan.lengths) > 1:
         pictures["lengths.png"] = _draw_lengths(summary)
@@ -76,10 +81,8 @@ def _draw_lengths(summary: Summary) -> "Figure":
 
 def _panels(titles: Sequence[str], wide: int, width: float, height: float) -> "Figure":
     """A figure of this many inches with a panel for each title, so many in a row."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("Reports need matplotlib. Install it: pip install matplotlib") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.subplots(-(-len(titles) // wide), wide, squeeze=False, sharey=wide > 1)
     for axes, title in zip_longest(figure.axes, titles):

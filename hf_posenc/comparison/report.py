@@ -26,10 +26,10 @@ _DPI = 130
 
 
 def write_report(summary: Summary, path: Path) -> None:
-    """Writes the report, and its pictures and the table of results beside it.
+    """Writes the report, and its pictures, where matplotlib is installed, and the table of results beside it.
 
     Raises:
-        UserError: there is no run, or matplotlib isn't installed.
+        UserError: there is no run.
     """
     if not summary.has_runs:
         raise UserError(f"{str(summary.folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")

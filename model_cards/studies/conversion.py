@@ -29,7 +29,7 @@ class Study:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.source, self.data = options, find_minilm(options.minilm), data_folder(options)
-        self.work, self.parts = Path(options.work), Parts(options.output, options.parts)
+        self.work, self.parts = Path(options.work), Parts(options)
 
     def run(self) -> None:
         """All parts, in order."""

@@ -103,7 +103,7 @@ class Study:
         self.source, self.data = find_minilm(options.minilm), data_folder(options)
         self.rows, self.tests, self.bf16 = options.rows, options.tests, options.bf16
         self.sets, self.ways, self.seeds = options.sets, options.ways, range(options.seeds)
-        self.work, self.parts = Path(options.work), Parts(options.output, options.parts)
+        self.work, self.parts = Path(options.work), Parts(options)
 
     def run(self) -> None:
         """All parts, set by set: what has to be beaten, the rates, then seed by seed."""
@@ -111,12 +111,16 @@ class Study:
         sources = {WAYS[way].source for way in self.ways}
         if "rope" in sources:
             measure("heal/rope", self.heal)
+            self.parts.wait()
+        for way in self.ways:
+            self.start(WAYS[way])  # here, for whoever measures parts at the same time
         for name in self.sets:
             measure(f"{name}/word pairs", functools.partial(self.linear, name))
             for way in (tried for source, tried in TRIED.items() if source in sources):
                 for rate in RATES:
                     trial = functools.partial(self.fine_tune, name, way, 1_000_000, rate)
                     measure(f"{name}/{way}/rate/{rate:g}", trial)
+            self.parts.wait()
             for seed in self.seeds:
                 for way in self.ways:
                     measure(f"{name}/{way}/{seed}", functools.partial(self.fine_tune, name, way, seed))

@@ -4,8 +4,12 @@ import argparse
 import importlib.util
 import json
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,13 @@ class Parts:
     """The parts of a study in a JSON file, each written as it ends: a study that was stopped goes on with the next one.
 
     Args:
-        output: the file.
-        chosen: beginnings of the names to measure. None: all.
+        options: `output`, the file; `parts`, beginnings of the names to measure, or None; `ray`, on a cluster.
     """
 
-    def __init__(self, output: str | Path, chosen: list[str] | None = None) -> None:
-        self.output, self.chosen = Path(output), tuple(chosen or ("",))
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.output, self.chosen = Path(options.output), tuple(options.parts or ("",))
+        self.cluster = Cluster() if options.ray else None
+        self.running: dict[Future[Any], str] = {}
 
     def read(self) -> dict[str, Any]:
         """What is written so far."""
@@ -39,13 +44,76 @@ class Parts:
         """Measures a part, unless it is there or isn't chosen, and writes it with its seconds; `facts` are for all."""
         if name in self.read()["parts"] or not name.startswith(self.chosen):
             return
+        if self.cluster is not None:
+            self.running[self.cluster.run(measure_alone, name, self.read())] = name
+            return
         print(f"{time.strftime('%H:%M')} {name}", flush=True)
         started = time.time()
         measured = part() | {"part_seconds": round(time.time() - started, 1)}
-        results = self.read()  # another process may have measured other parts in the meantime
-        results |= {"versions": versions(), "threads": torch.get_num_threads(), **facts}
+        self._write(name, measured, {"versions": versions(), "threads": torch.get_num_threads(), **facts})
+
+    def wait(self) -> None:
+        """Writes the parts that run on a cluster, each as it ends. What comes next may need them."""
+        for future in as_completed(self.running):
+            name = self.running.pop(future)
+            facts = future.result()
+            self._write(name, facts.pop("parts")[name], facts)
+            print(f"{time.strftime('%H:%M')} {name}: done", flush=True)
+
+    def _write(self, name: str, measured: dict[str, Any], facts: dict[str, Any]) -> None:
+        results = self.read() | facts  # another process may have measured other parts in the meantime
         results["parts"][name] = measured
         write_json(self.output, results)
+
+
+class Cluster:
+    """A Ray cluster on which the running study's command runs, with one thread, and a GPU where there are any.
+
+    Its machines have hf_posenc, and see this folder and those that the command names under the same paths.
+    """
+
+    def __init__(self) -> None:
+        import ray  # an extra
+
+        from hf_posenc.comparison.cluster import connect
+
+        self.resources = connect()
+        study: Any = sys.modules["__main__"].__spec__
+        self.command = ["-m", study.name, *(argument for argument in sys.argv[1:] if argument != "--ray")]
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # which only this folder has
+
+    def run(self, task: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Gives a task the command, the folder to run it in, and more arguments."""
+        import ray
+
+        remote: Any = ray.remote(task).options(num_cpus=1, num_gpus=int("GPU" in self.resources))
+        return remote.remote(self.command, os.getcwd(), *arguments).future()
+
+    def run_everywhere(self) -> None:
+        """Runs the command once for each core; its processes share the work."""
+        running = [self.run(run_alone) for _ in range(int(self.resources["CPU"]))]
+        for future in as_completed(running):
+            future.result()
+
+
+def measure_alone(command: list[str], folder: str, name: str, results: dict[str, Any]) -> dict[str, Any]:
+    """Measures one part by a study's command, and returns its results; those that it may need are given."""
+    with tempfile.TemporaryDirectory() as work:
+        output = Path(work) / "results.json"
+        write_json(output, results)
+        run_alone([*command, "--parts", name, "--output", str(output)], folder)
+        return dict(json.loads(output.read_text(encoding="utf-8")))
+
+
+def run_alone(command: list[str], folder: str) -> None:
+    """Runs a study's command in a process of its own.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it wrote.
+    """
+    made = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
+    if made.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {made.stderr[-2000:]}")
 
 
 def options_of(doc: str | None, study: str) -> argparse.ArgumentParser:
@@ -56,6 +124,7 @@ def options_of(doc: str | None, study: str) -> argparse.ArgumentParser:
     parser.add_argument("--output", default=f"model_cards/results/{study}.json")
     parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
     parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
+    parser.add_argument("--ray", action="store_true", help="give each part to a Ray cluster")
     return parser
 
 
@@ -65,7 +134,9 @@ def run_study(options: argparse.Namespace, study: Callable[[argparse.Namespace],
         results = json.loads(Path(options.output).read_text(encoding="utf-8"))
         print(*(table(results) for table in tables), sep="\n\n")
     else:
-        study(options).run()
+        measured = study(options)
+        measured.run()
+        measured.parts.wait()
 
 
 def minilm_folder(folder: str | None = None) -> Path | None:

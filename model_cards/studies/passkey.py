@@ -138,7 +138,7 @@ class Study:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.source, self.options = find_minilm(options.minilm), options
-        self.work, self.parts = Path(options.work), Parts(options.output, options.parts)
+        self.work, self.parts = Path(options.work), Parts(options)
         self.tokenizer = open_tokenizer(str(self.source))
         self.tokenizer.model_max_length = max(SEEDS)
 
@@ -146,6 +146,7 @@ class Study:
         """All parts, the first healing's and the short texts' first."""
         for healing in range(self.options.healings):
             self.parts.measure(healed("heal/rope", healing), functools.partial(self.heal, healing))
+        self.parts.wait()
         parts = [
             (name, length, seed, healing)
             for healing in range(self.options.healings)

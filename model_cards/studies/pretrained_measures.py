@@ -26,7 +26,7 @@ from hf_posenc.comparison.statistics import Interval, welch
 from hf_posenc.errors import run_script
 from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table
-from model_cards.studies.parts import data_folder, read_rows
+from model_cards.studies.parts import Cluster, data_folder, read_rows
 from model_cards.studies.pretraining import held_out_loss, options_of_study
 from model_cards.studies.pretraining_plan import (
     CONTRASTS,
@@ -220,6 +220,9 @@ def main() -> None:
     parser = options_of_study(__doc__)
     parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
     options = parser.parse_args()
+    if options.ray:
+        Cluster().run_everywhere()
+        return
     if not options.table:
         run(options)
         return

@@ -33,7 +33,7 @@ from hf_posenc import PosEncConfig, PosEncForMaskedLM, scale_position_learning_r
 from hf_posenc.errors import run_script
 from hf_posenc.files import write_json, written_whole
 from hf_posenc.machine import commit, processor, versions
-from model_cards.studies.parts import data_folder
+from model_cards.studies.parts import Cluster, data_folder
 from model_cards.studies.pretraining_plan import MILLION, Part, Results, next_parts
 from model_cards.studies.pretraining_text import CONTENT, LENGTH, Text, mask_of
 
@@ -205,6 +205,7 @@ def options_of_study(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
     parser.add_argument("--work", default="runs/pretraining", help="folder for text, checkpoints and models")
     parser.add_argument("--output", default="model_cards/results/pretraining", help="folder of the parts")
+    parser.add_argument("--ray", action="store_true", help="run on all cores of a Ray cluster")
     return parser
 
 
@@ -215,6 +216,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.status:
         print(Results(Path(options.output)).status())
+    elif options.ray:
+        Cluster().run_everywhere()
     else:
         run(options)
 

@@ -123,7 +123,7 @@ class Study:
     """The parts, and where their results are written."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.data, self.parts = data_folder(options), Parts(options.output, options.parts)
+        self.data, self.parts = data_folder(options), Parts(options)
         self.seeds, self.changed, self.minilm = options.seeds, json.loads(options.options), options.minilm
 
     def run(self) -> None:

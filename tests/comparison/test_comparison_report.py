@@ -3,6 +3,7 @@
 import html
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -156,6 +157,14 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
     assert r"a\_b" in out.replace(r"a\_b", r"a\_b")
     assert r"rope & \textbf{0.802} (0.00" in out.replace(r"	extbf", r"\textbf")
     assert r"commit 12e3456" in out
+
+
+def test_without_matplotlib_the_report_says_what_its_pictures_need(folder, text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    without = Comparison(folder).report(tmp_path / "report.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", "results.csv"}
+    needed = [line for line in without.splitlines() if line not in text.splitlines()]
+    assert needed == [f"Its pictures need matplotlib: `pip install matplotlib`, then `hf-posenc report {folder}`."]
 
 
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):

@@ -1,7 +1,11 @@
 """The studies that train: a part is measured once and shown."""
 
+import importlib.util
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +49,17 @@ def test_a_part_is_measured_once_and_shown(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [*words, "--table"])
     study.main()
     assert row in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray: pip install ray")
+def test_parts_on_a_cluster_are_those_of_this_process(tmp_path):
+    command = [sys.executable, "-m", "model_cards.studies.recipe", "--data", str(tmp_path), *RECIPE]
+    measured = []
+    for file, more in (("here.json", []), ("ray.json", ["--ray"])):
+        words = [*command, "--output", str(tmp_path / file), *more]
+        subprocess.run(words, cwd=Path(__file__).parents[2], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        measured.append(json.loads((tmp_path / file).read_text()))
+    for results in measured:
+        assert [part.pop("part_seconds") > 0 for part in results["parts"].values()] == [True, True]
+    assert measured[0] == measured[1]
