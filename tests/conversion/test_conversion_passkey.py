@@ -113,7 +113,7 @@ def test_each_healing_is_measured_in_all_of_its_ways_and_a_stopped_study_goes_on
     monkeypatch.setattr(passkey, "find_minilm", Path)
     monkeypatch.setattr(passkey, "open_tokenizer", lambda _: tokenizer)
     output = tmp_path / "passkey.json"
-    options = SimpleNamespace(minilm="minilm", work=tmp_path, output=output, parts=None, healings=3)
+    options = SimpleNamespace(minilm="minilm", work=tmp_path, output=output, parts=None, ray=False, healings=3)
     with pytest.raises(KeyboardInterrupt):
         passkey.Study(options).run()
     first = found[:]
