@@ -11,8 +11,9 @@ Steps compute in bfloat16 autocast, on one thread with AMX 1.3 times as fast as 
 
 All models see windows of 128 tokens of the deduplicated training parts of five data sets, never across documents. A
 fifth of the tokens is masked, and only these are decoded. The rate is constant after its warm-up, so that the curve of
-a long run holds that of a short one. Number of tokens and rates are chosen with development seeds on the loss in one
-half of the held-out novels; the other half is reported, for other seeds. `pretraining_plan` holds what is trained.
+a long run holds that of a short one. Initial scale, number of tokens and rates are chosen with development seeds on the
+loss in one half of the held-out novels; the other half is reported, for other seeds. `pretraining_plan` holds what is
+trained.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from hf_posenc.errors import run_script
 from hf_posenc.files import write_json, written_whole
 from hf_posenc.machine import commit, processor, versions
 from model_cards.studies.parts import Cluster, data_folder
-from model_cards.studies.pretraining_plan import MILLION, Part, Results, next_parts
+from model_cards.studies.pretraining_plan import MILLION, STARTS, Part, Results, next_parts
 from model_cards.studies.pretraining_text import CONTENT, LENGTH, Text, mask_of
 
 SIZE: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
@@ -82,6 +83,7 @@ class Training:
         torch.manual_seed(part.seed)
         config = PosEncConfig(
             **SIZE,
+            **STARTS[part.start],
             vocab_size=len(text.tokenizer),
             max_position_embeddings=LENGTH,
             type_vocab_size=0,

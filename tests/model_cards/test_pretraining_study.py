@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,8 @@ STEPS = 4 * 2048
 
 def _written(part: Part, loss: float, *, diverged: bool = False) -> dict:
     point = {"tokens": part.tokens, "train": loss, "dev": loss, "test": loss}
-    early = {**point, "tokens": 10 * MILLION, "dev": loss + part.seed % 3, "test": 6.0}
-    curve = [{**point, "tokens": 5 * MILLION}, *([early, point] if part.tokens > 10 * MILLION else [])]
-    of_part = {"scheme": part.scheme, "seed": part.seed, "rate": part.rate, "tokens": part.tokens}
-    return {**of_part, "diverged": diverged, "cpu_seconds": 60.0, "curve": curve}
+    early = [point | {"tokens": millions * MILLION} for millions in (2, 5, 10) if millions * MILLION < part.tokens]
+    return {**asdict(part), "diverged": diverged, "cpu_seconds": 60.0, "curve": [*early, point]}
 
 
 def _write(folder: Path, parts: list[Part], loss) -> None:
@@ -31,22 +30,37 @@ def _write(folder: Path, parts: list[Part], loss) -> None:
         (folder / f"{part.name}.json").write_text(json.dumps(_written(part, loss(part))))
 
 
-def test_the_gate_and_the_rates_come_before_the_parts_that_are_compared(tmp_path: Path):
+def test_what_is_chosen_comes_before_what_is_compared(tmp_path: Path):
     following = next_parts(Results(tmp_path))
-    assert [part.name for part in following[:3]] == [
-        f"{s}-rate0.003" for s in ("rope-seed100", "t5-seed100", "rope-seed101")
+    assert [part.name for part in following[3:6]] == [
+        f"{name}-rate0.003-scale{scale}"
+        for name, scale in (("t5-seed100", 0.02), ("learned-seed100", 0.05), ("rope-seed100", 0.05))
     ]
-    # In the early points of the gate seeds differ by a whole nat, at its end not at all.
-    _write(tmp_path, following, lambda part: 5.0 + (part.scheme == "t5") + abs(part.rate - 0.006))
+    assert following[-1].name == "rope-seed100-rate0.003-scale0.05-theta200"
+    _write(tmp_path, following, lambda part: 5.0 - (part.start in ("scale0.0884", "scale0.05-theta200")))
+    following = next_parts(Results(tmp_path))
+    gate = following[:6]
+    assert {part.start for part in following} == {"scale0.0884"}
+    assert [(part.scheme, part.seed) for part in gate[:3]] == [("rope", 100), ("t5", 100), ("rope", 101)]
+    assert {part.tokens for part in gate} == {10 * MILLION}
+    # The spread of the seeds is a tenth of the gap; the highest rate is best.
+    _write(tmp_path, following, lambda part: 3.0 - (part.scheme == "t5") + part.seed % 3 / 10 - part.rate)
     main = main_parts(Results(tmp_path))
     assert len(main) == 45
     assert [part.seed for part in main[::9]] == [0, 1, 2, 3, 4]
-    assert {part.tokens for part in main} == {20 * MILLION}
-    assert {part.rate for part in main} == {0.006}
+    assert {(part.tokens, part.rate, part.start) for part in main} == {(10 * MILLION, 0.006, "scale0.0884")}
     _write(tmp_path, main, lambda part: 5.0)
     assert {(part.scheme, part.tokens) for part in next_parts(Results(tmp_path))} == {
         (scheme, 30 * MILLION) for scheme in ("rope", "alibi", "learned")
     }
+
+
+def test_a_gate_whose_seeds_differ_goes_on_to_more_tokens(tmp_path: Path):
+    _write(tmp_path, next_parts(Results(tmp_path)), lambda part: 5.0)
+    _write(tmp_path, next_parts(Results(tmp_path)), lambda part: 3.0 - (part.scheme == "t5") + part.seed % 3)
+    following = next_parts(Results(tmp_path))
+    assert len(following) == 6
+    assert {part.tokens for part in following} == {20 * MILLION}
 
 
 def test_windows_hold_the_whole_document_and_no_other_one():
@@ -70,7 +84,7 @@ def study(tmp_path: Path, monkeypatch) -> list[str]:
 
 
 def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp_path: Path, monkeypatch):
-    parts = [Part("rope+t5", 3, 0.003, STEPS)]
+    parts = [Part("rope+t5", 3, 0.003, STEPS, "scale0.05")]
     missing = lambda results: [part for part in parts if not results.has(part)]  # noqa: E731
     monkeypatch.setattr(pretraining, "next_parts", missing)
     monkeypatch.setattr(sys, "argv", study)
@@ -108,7 +122,7 @@ def test_sentences_that_a_model_sees_alike_are_half_a_point():
 
 def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: Path, monkeypatch, capsys):
     seeds = pretraining_plan.SEEDS
-    parts = [Part(scheme, seed, 0.003, 20 * MILLION) for scheme in ("rope", "t5") for seed in seeds]
+    parts = [Part(scheme, seed, 0.003, 20 * MILLION, "scale0.05") for scheme in ("rope", "t5") for seed in seeds]
     _write(tmp_path, parts, lambda part: 5.0 - (part.scheme == "t5"))
     (tmp_path / "text.json").write_text(json.dumps({"unigrams": 5.0}))
     (tmp_path / "measured").mkdir()
@@ -120,7 +134,7 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     monkeypatch.setattr(sys, "argv", ["study", "--table", "--output", str(tmp_path)])
     pretrained_measures.main()
     printed = capsys.readouterr().out
-    assert "| `t5` | 5 | 5.1, 5.1, 5.1, 5.1, 5.1 |" in printed
+    assert "| `t5` | 5 | 2.0, 2.0, 2.0, 2.0, 2.0 |" in printed
     assert "not by 20.5" in printed
     (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
     assert "differs" in row
@@ -130,7 +144,7 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
 def test_pseudo_likelihood_sums_over_tokens_each_masked_alone(study: list[str], tmp_path: Path):
     (tmp_path / "work").mkdir()
     text = Text(tmp_path, tmp_path / "work")
-    model = pretraining.Training(Part("none", 0, 0.003, STEPS), text, tmp_path).model.eval()
+    model = pretraining.Training(Part("none", 0, 0.003, STEPS, "scale0.05"), text, tmp_path).model.eval()
     expected = 0.0
     ids = text.tokenizer("the cat sees", return_tensors="pt")["input_ids"]
     for place in range(1, ids.shape[1] - 1):
