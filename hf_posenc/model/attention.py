@@ -31,7 +31,6 @@ Result = tuple[Tensor, Tensor | None]
 Qkv = tuple[Tensor, Tensor, Tensor]
 Masks = list[Tensor | None]
 
-
 HALF = (torch.bfloat16, torch.float16)
 HALF_FROM = 512
 """On a CPU, gradients of shorter sequences are computed in float32: in half precision they take twice the time."""
@@ -109,9 +108,10 @@ def choose_attention(
     """
     name = config._attn_implementation or "eager"
     check_bias(name, scheme)
+    needs_mask = layout.index is None and (layout.mask is not None or layout.packed)
     if wants_weights or is_transformed(x):
         name = "eager"
-    elif tracing() and backend_of(name).takes_tokens:  # a traced graph is padded
+    elif backend_of(name).takes_tokens and (tracing() or needs_mask):  # a traced graph is padded
         name = "sdpa"
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
     if name == "sdpa" and _runs_varlen(scheme, layout, x, has_dropout):
