@@ -115,6 +115,7 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Summary
 def _facts(row: SchemeSummary, scheme: PositionScheme) -> dict[str, str]:
     """What a reader looks up; empty where the code doesn't say."""
     biased = scheme.uses("bias") or scheme.uses("layer_bias")
+    flash = "FlashAttention 2 with `directional=False`" if row.name == "alibi" else "FlashAttention takes no bias"
     sight = {True: "distances alone", False: "absolute positions", None: ""}[scheme.shift_invariant]
     changed = [what for hook, what in _WHERE.items() if scheme.uses(hook)]
     return {
@@ -123,7 +124,7 @@ def _facts(row: SchemeSummary, scheme: PositionScheme) -> dict[str, str]:
         "sees": "no order" if scheme.order_blind else sight,
         "weights at base size": f"{row.parameters:,}",
         "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
-        "backends": "eager, sdpa; FlashAttention takes no bias" if biased else "eager, sdpa, FlashAttention",
+        "backends": f"eager, sdpa; {flash}" if biased else "eager, sdpa, FlashAttention",
     }
 
 

@@ -234,12 +234,13 @@ def attention_table() -> str:
             "real tokens; float32: not at all",
         ),
         "windows": (f"{on_tokens}, with its windows; where nothing is padded, the bias as a mask", on_rows, refused),
+        "slopes": (on_rows, on_rows, "refused; `directional=False` without a gradient of the slopes: real tokens"),
         "bias": (on_rows, on_rows, refused),
     }
     schemes = {name: make_scheme(PosEncConfig(position_embedding_type=name)) for name in SCHEMES}
     kinds: dict[str, list[str]] = {kind: [] for kind in cells}
     for name, scheme in schemes.items():
-        biased = "windows" if scheme.windows(0) else "bias"
+        biased = "slopes" if name == "alibi" else "windows" if scheme.windows(0) else "bias"
         kinds[biased if scheme.uses("bias") or scheme.uses("layer_bias") else "none"].append(f"`{name}`")
     rows = [(", ".join(names), *cells[kind]) for kind, names in kinds.items()]
     head = ("schemes", "`sdpa`, bfloat16 and float16", "`sdpa`, float32", "`flash_attention_2`")

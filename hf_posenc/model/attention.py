@@ -31,7 +31,6 @@ Result = tuple[Tensor, Tensor | None]
 Qkv = tuple[Tensor, Tensor, Tensor]
 Masks = list[Tensor | None]
 
-
 HALF = (torch.bfloat16, torch.float16)
 HALF_FROM = 512
 """On a CPU, gradients of shorter sequences are computed in float32: in half precision they take twice the time."""
@@ -108,15 +107,17 @@ def choose_attention(
         ValueError: the backend can't take the scheme's bias.
     """
     name = config._attn_implementation or "eager"
-    check_bias(name, scheme)
+    kernels.check_bias(check_bias, name, scheme)
+    needs_mask = layout.index is None and (layout.mask is not None or layout.packed)
     if wants_weights or is_transformed(x):
         name = "eager"
-    elif tracing() and backend_of(name).takes_tokens:  # a traced graph is padded
+    elif backend_of(name).takes_tokens and (tracing() or needs_mask):  # a traced graph is padded
         name = "sdpa"
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
     if name == "sdpa" and _runs_varlen(scheme, layout, x, has_dropout):
         backend = BACKENDS["varlen"]
-    attention = ForwardAttention(name, backend, scheme, layout)
+    attention = kernels.make_attention(ForwardAttention, name, backend, scheme, layout)
+    name, backend = attention.name, attention.backend  # which may be a kernel's
     attention.wants_weights = wants_weights
     if backend.takes_tokens and layout.index is not None:
         attention.cu_seqlens = layout.cu_seqlens()  # here: a layer that is compiled alone would break its graph

@@ -274,7 +274,7 @@ class PosEncModel(PosEncPreTrainedModel):
         self.norm = make_norm(config, config.hidden_size) if config.norm_position != "post" else None
         self.position = position
         self._config_when_built = copy.deepcopy(config)
-        check_bias(config._attn_implementation, self.position)
+        kernels.check_bias(check_bias, config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .scheme_distance import DistanceBias
+from .scheme_math import constant
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -30,9 +31,10 @@ class AlibiPosition(DistanceBias):
     (1/16 and 1/256 for two), so they are trained. `directional=False, learned=False` gives the published -m_h |i - j|.
     Nothing is added to the embeddings.
 
-    Costs one (H, S, S) bias per forward, shared by all layers unless `per_layer`; 2 H weights (H if not directional,
-    none if not learned, times the layers if `per_layer`); any length: the penalty goes on growing with
-    the distance.
+    Costs one (H, S, S) bias per forward, shared by all layers unless `per_layer`, and none where FlashAttention takes
+    the slopes: of the symmetric form, without a gradient, with hf_posenc and flash_attn installed; 2 H weights (H if
+    not directional, none if not learned, times the layers if `per_layer`); any length: the penalty goes on growing
+    with the distance.
 
     Args:
         num_heads, num_layers (int): H, L.
@@ -68,13 +70,16 @@ class AlibiPosition(DistanceBias):
         )
         self.init_weights(0.0)
 
+    def slopes_of(self, layer: int, device: torch.device) -> Tensor:
+        """m and n, float32: (2, H), or (1, H) where they are the same."""
+        if self.log_slopes is None:
+            return torch.stack([constant(tuple(side), device) for side in self.slopes])
+        first, sides = layer * len(self.slopes), len(self.slopes)
+        return self.log_slopes(torch.arange(first, first + sides, device=device)).float().exp()
+
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """The penalty, float32: (R,) -> (R, H)."""
-        if self.log_slopes is None:
-            slopes = torch.tensor(self.slopes, dtype=torch.float32, device=distance.device)
-        else:
-            first, sides = layer * len(self.slopes), len(self.slopes)
-            slopes = self.log_slopes(torch.arange(first, first + sides, device=distance.device)).float().exp()
+        slopes = self.slopes_of(layer, distance.device)
         far = distance.unsqueeze(-1).float()
         return slopes[0] * far.clamp(max=0) - slopes[-1] * far.clamp(min=0)
 

@@ -20,14 +20,12 @@ class Kernels:
         def plain(function: Any, *arguments: Any, **options: Any) -> Any:
             return function(*arguments, **options)
 
-        self.register(nn.Dropout, plain, plain, plain)
+        self.Dropout: Any = nn.Dropout
+        self.apply_linear = self.attend = self.rotate = self.check_bias = self.make_attention = plain
 
-    def register(self, dropout: Any, apply_linear: Any, attend: Any, rotate: Any) -> None:
-        """Takes these from now on: a class, and calls of a linear layer, of attention on rows and of a rotation."""
-        self.Dropout = dropout
-        self.apply_linear = apply_linear
-        self.attend = attend
-        self.rotate = rotate
+    def register(self, **parts: Any) -> None:
+        """Takes these from now on: a class, and functions that get PyTorch's way first, and then what that takes."""
+        vars(self).update(parts)
 
 
 kernels = Kernels()

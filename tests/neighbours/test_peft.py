@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import PosEncForSequenceClassification
 from tests.support.remote_code import BATCH, HEAD, assert_same_outputs, outputs, tiny_model
@@ -98,6 +99,7 @@ def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme():
     assert_same_outputs(outputs(replicated.base_model.model, BATCH), expected)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "owner/flash-kernel"])
 @pytest.mark.parametrize(
     "config",
     [
@@ -106,11 +108,17 @@ def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme():
     ],
     ids=lambda config: type(config).__name__,
 )
-def test_adapters_by_row_give_each_padded_row_what_its_adapter_gives_alone(config):
+def test_adapters_by_row_give_each_padded_row_what_its_adapter_gives_alone(config, attention, monkeypatch):
+    def unpadded(*qkv, **options):
+        raise AssertionError("padding would be attended to")
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "owner/flash-kernel", unpadded)
     model = peft.get_peft_model(tiny_model("rope", HEAD), config).eval()
     model.add_adapter("other", config)
     names = ["default", "other"] * (len(LABELS) // 2)
+    model.config._attn_implementation = attention
     together = model(**BATCH, adapter_names=names).logits
+    model.config._attn_implementation = "sdpa"
     for row, name in enumerate(names):
         model.set_adapter(name)
         torch.testing.assert_close(together[row], model(**BATCH).logits[row], atol=1e-5, rtol=1e-5)

@@ -529,6 +529,19 @@ def varlen_attention(q, k, v, cuts, other_cuts, longest, other_longest, scale, w
     return torch.cat(outs)
 
 
+def flash_attention(q, k, v, dropout_p, softmax_scale, alibi_slopes, deterministic=False) -> Tensor:
+    """flash_attn 2.4's, as its documentation has it: (S, H, d) -> (S, H, d), queries aligned to the last keys."""
+    assert alibi_slopes.dtype == torch.float32
+    assert alibi_slopes.shape == q.shape[1:2]
+    assert alibi_slopes.stride() == (1,)
+    assert not alibi_slopes.requires_grad  # which the kernel would leave without a gradient
+    assert not dropout_p
+    i, j = torch.arange(len(q))[:, None], torch.arange(len(k))
+    logits = softmax_scale * torch.einsum("ihd,jhd->hij", q, k)
+    logits = logits - alibi_slopes[:, None, None] * (i + len(k) - len(q) - j).abs()
+    return torch.einsum("hij,jhd->ihd", logits.softmax(-1).to(v.dtype), v)
+
+
 def jina_bert(state: dict[str, Tensor], config: dict, ids: Tensor) -> Tensor:
     """Hidden states (S, D) of a JinaBERT v2 for one text (S,), in float64, by its description.
 
