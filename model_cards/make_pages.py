@@ -34,6 +34,8 @@ from model_cards.studies.passkey import depth_table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.passkey import test_table as passkey_tests
+from model_cards.studies.pretraining_plan import Results
+from model_cards.studies.pretraining_tables import TABLES as PRETRAINING
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
 
 
@@ -67,6 +69,9 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "memory": contenders_table(
                 "peak MB", speeds["_2048"]["rows"] + speeds["_8192"]["rows"], "peak_mb", "{:,.0f}", ["work"]
             ),
+        },
+        folder / "pretraining.md": {
+            name: table(Results(folder / "results" / "pretraining")) for name, table in PRETRAINING.items()
         },
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},

@@ -1,4 +1,4 @@
-"""What the pretrained models of the study can do: loss at other lengths, BLiMP, fine-tuning; and the study's tables.
+"""What the pretrained models of the study can do: loss at other lengths, BLiMP, fine-tuning.
 
     python -m model_cards.studies.pretrained_measures --data FOLDER --work FOLDER --output PARTS
     python -m model_cards.studies.pretrained_measures --table --output PARTS
@@ -8,10 +8,7 @@ chosen: the lengths, the tasks and the contrasts were fixed before the first mod
 """
 
 import argparse
-import math
-import statistics
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,23 +19,12 @@ from filelock import FileLock, Timeout
 
 from hf_posenc import PosEncForMaskedLM, train
 from hf_posenc.checkpoints.loading import position_limit
-from hf_posenc.comparison.statistics import Interval, welch
 from hf_posenc.errors import run_script
 from hf_posenc.files import write_json
-from hf_posenc.markdown import code, markdown_table
 from model_cards.studies.parts import Cluster, data_folder, read_rows
 from model_cards.studies.pretraining import held_out_loss, options_of_study
-from model_cards.studies.pretraining_plan import (
-    CONTRASTS,
-    MARGINS,
-    MILLION,
-    PLATEAU,
-    REFERENCE,
-    SCHEMES,
-    Part,
-    Results,
-    main_parts,
-)
+from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts
+from model_cards.studies.pretraining_tables import TABLES
 from model_cards.studies.pretraining_text import LENGTH, Text
 
 LENGTHS = (128, 256, 512, 1024)
@@ -140,81 +126,6 @@ def run(options: argparse.Namespace) -> None:
             continue  # another process measures it
 
 
-def first_below(curve: list[dict[str, float]], loss: float) -> str:
-    """The million tokens after which a held-out loss was first below a number, in words."""
-    tokens = [point["tokens"] for point in curve if point["test"] is not None and point["test"] < loss]
-    return f"{tokens[0] / 1e6:.1f}" if tokens else f"not by {curve[-1]['tokens'] / 1e6:.1f}"
-
-
-def curve_table(results: Results, unigrams: float) -> str:
-    """Held-out loss of each scheme on its way, and when it left the plateau."""
-    rows = []
-    for scheme in SCHEMES:
-        parts = [part for part in results.reported() if part["scheme"] == scheme]
-        if not parts:
-            continue
-        left = ", ".join(first_below(part["curve"], unigrams - PLATEAU) for part in parts)
-        losses = [[_loss_at(part["curve"], tokens) for part in parts] for tokens in (2.5, 5, 10)]
-        cost = statistics.fmean(part["cpu_seconds"] / part["tokens"] * 1e6 for part in parts)
-        rows.append((code(scheme), len(parts), left, *map(mean_and_spread, losses), f"{cost:.0f}"))
-    header = ("scheme", "seeds", "left the plateau (million)", "loss at 2.6", "at 5.1", "at 10.2", "seconds a million")
-    return markdown_table(header, rows)
-
-
-def _loss_at(curve: list[dict[str, float]], millions: float) -> float:
-    """The loss at the first evaluation from so many million tokens on."""
-    return next((point["test"] for point in curve if point["tokens"] >= millions * MILLION), math.nan)
-
-
-def mean_and_spread(values: list[float]) -> str:
-    """The mean and the standard deviation over seeds."""
-    values = [value for value in values if not math.isnan(value)]
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.3f}{spread}"
-
-
-Measured = dict[str, Any]
-CONTRASTED: dict[str, tuple[Callable[[Measured], float | None], float]] = {
-    "loss at 128": (lambda m: m["lengths"]["128"], MARGINS["loss"]),
-    "rise to 1,024": (lambda m: m["lengths"].get("1024", math.nan) - m["lengths"]["128"], MARGINS["loss"]),
-    "BLiMP": (lambda m: m["blimp"], MARGINS["accuracy"]),
-    "fine-tuned": (lambda m: statistics.fmean(t["accuracy"] for t in m["fine_tuned"].values()), MARGINS["accuracy"]),
-}
-"""What is compared with `rope`, and the margin of equivalence."""
-
-
-def contrast_table(measured: list[Measured]) -> str:
-    """Each scheme minus `rope`, Welch on seeds, with intervals for all contrasts at once; verdicts with 5 seeds."""
-    rows = []
-    for scheme in (name for name in SCHEMES if name != REFERENCE):
-        cells = []
-        for value, margin in CONTRASTED.values():
-            samples = [[value(m) for m in measured if m["scheme"] == name] for name in (scheme, REFERENCE)]
-            present = [[v for v in sample if v is not None and not math.isnan(v)] for sample in samples]
-            cells.append(_contrast(present[0], present[1], margin) if all(present) else "")
-        rows.append((code(scheme), *cells))
-    return markdown_table((f"minus {code(REFERENCE)}", *CONTRASTED), rows)
-
-
-def _contrast(first: list[float], second: list[float], margin: float) -> str:
-    """A difference with its interval, and a verdict where there are five seeds."""
-    interval, _ = welch([first], [second], 0.05 / CONTRASTS)
-    text = f"{interval.mean:+.3f}"
-    if interval.low is None or interval.high is None:
-        return text
-    text += f" [{interval.low:+.3f}, {interval.high:+.3f}]"
-    return text if min(len(first), len(second)) < 5 else f"{text} {_verdict(interval, margin)}".rstrip()
-
-
-def _verdict(interval: Interval, margin: float) -> str:
-    low, high = interval.low or 0.0, interval.high or 0.0
-    words = ["differs"] if low > 0 or high < 0 else []
-    words += [f"within {margin:g}"] if max(abs(low), abs(high)) < margin else []
-    return ", ".join(words) or "not decided"
-
-
 def main() -> None:
     """The command."""
     parser = options_of_study(__doc__)
@@ -227,7 +138,7 @@ def main() -> None:
         run(options)
         return
     results = Results(Path(options.output))
-    print(curve_table(results, results.unigrams), contrast_table(results.measured), sep="\n\n")
+    print(*(table(results) for table in TABLES.values()), sep="\n\n")
 
 
 if __name__ == "__main__":
