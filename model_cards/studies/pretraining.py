@@ -181,7 +181,7 @@ def run(options: argparse.Namespace) -> None:
     work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     text = Text(data_folder(options), work)
-    write_json(output / "text.json", text.facts())
+    text.record(output)
     while parts := next_parts(Results(output)):
         if not any(train(part, text, output, work) for part in parts):
             time.sleep(60)

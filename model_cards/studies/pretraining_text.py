@@ -1,5 +1,7 @@
 """The text of the pretraining study: windows to train on, and held-out novels in blocks."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.files import written_whole
+from hf_posenc.errors import UserError
+from hf_posenc.files import write_json, written_whole
 from model_cards.studies.parts import read_rows
 
 VOCABULARY = 2_000
@@ -93,9 +96,26 @@ class Text:
             torch.save(parts, path)
 
     def facts(self) -> dict[str, Any]:
-        """The sizes, as they are reported."""
-        blocks = {f"{split}_tokens": getattr(self, split).numel() for split in ("train", "dev", "test")}
-        return {**blocks, "vocabulary": len(self.tokenizer), "unigrams": round(self.unigrams, 4)}
+        """The sizes, as they are reported, and what tells this text from another."""
+        blocks = {split: getattr(self, split) for split in ("train", "dev", "test")}
+        sizes = {f"{split}_tokens": block.numel() for split, block in blocks.items()}
+        digest = hashlib.sha256(b"".join(block.short().numpy().tobytes() for block in blocks.values())).hexdigest()
+        return {**sizes, "vocabulary": len(self.tokenizer), "sha256": digest, "unigrams": round(self.unigrams, 4)}
+
+    def record(self, output: Path) -> None:
+        """Writes the facts beside the parts that are trained on this text.
+
+        Raises:
+            UserError: parts were trained on another text.
+        """
+        path, facts = output / "text.json", self.facts()
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts
+        if known["sha256"] != facts["sha256"]:
+            raise UserError(
+                f"The parts in {str(output)!r} were trained on another text or vocabulary. Take the same data and "
+                "versions, or another folder."
+            )
+        write_json(path, facts)
 
 
 def mask_of(windows: Tensor, seed: int) -> Tensor:

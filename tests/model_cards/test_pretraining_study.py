@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hf_posenc.errors import UserError
 from model_cards.studies import pretrained_measures, pretraining, pretraining_plan, pretraining_text
 from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts, next_parts
 from model_cards.studies.pretraining_text import Text, windows_of
@@ -139,6 +140,16 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
     assert "differs" in row
     assert row.count("within 0.0") == 3
+
+
+def test_parts_of_another_text_are_refused(study: list[str], tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    text = Text(tmp_path, tmp_path / "work")
+    text.record(tmp_path)
+    text.record(tmp_path)  # the same one again
+    text.train[0, 0] += 1
+    with pytest.raises(UserError, match="were trained on another text or vocabulary"):
+        text.record(tmp_path)
 
 
 def test_pseudo_likelihood_sums_over_tokens_each_masked_alone(study: list[str], tmp_path: Path):
