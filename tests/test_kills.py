@@ -15,8 +15,8 @@ import pytest
 from accelerate.state import AcceleratorState
 from safetensors.numpy import load_file
 
-from hf_posenc import Healing, UserError, convert, export
-from hf_posenc.comparison import execute, read_table
+from hf_posenc import Comparison, Healing, UserError, convert, export
+from hf_posenc.comparison import execute
 from hf_posenc.conversion import heal as healing
 from tests.support.common import tiny_classifier
 from tests.support.comparison import quiet, toy
@@ -127,7 +127,7 @@ def test_a_comparison(tmp_path):
 
     def table(folder: Path) -> pd.DataFrame:
         shutil.rmtree(folder / ".locks")
-        return read_table(folder)[0].drop(columns="seconds")
+        return Comparison(folder).table.drop(columns="seconds")
 
     work = tmp_path / "work"
     work.mkdir()

@@ -197,6 +197,8 @@ class Plan:
             if "max_steps" in layer:
                 options.pop("epochs", None)
             options |= layer
+        if self.until_flat is not None:
+            options.pop("epochs", None)
         return {**options, "set": fields}
 
     def ending_of(self, task: Task) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
 
+from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers.utils.versions import require_version
 
@@ -102,6 +103,7 @@ class PosEncConfig(PreTrainedConfig):
 
     model_type = "posenc"
     support = ConfigSupport()  # hf_posenc registers its own here
+    from_size: ClassVar[Callable[..., "PosEncConfig"]]  # hf_posenc's, which has the sizes
     __slots__ = ("_origin",)  # hf_posenc's, of schemes that came with a checkpoint; as a slot it isn't in config.json
     # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
     base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
@@ -171,19 +173,6 @@ class PosEncConfig(PreTrainedConfig):
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Leaves `rope_parameters` as they are; PreTrainedConfig's own would fill them for every scheme."""
         return kwargs
-
-    @classmethod
-    def from_size(cls, size: str, **overrides: Any) -> "PosEncConfig":
-        """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
-
-        Args:
-            size (str): a name of `hf_posenc.SIZES`.
-            **overrides: fields that differ from the size's.
-
-        Raises:
-            ValueError: `size` isn't a name of `SIZES`.
-        """
-        return cls(**{**cls.support.sizes_of(size), **overrides})
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:

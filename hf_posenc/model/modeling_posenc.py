@@ -28,10 +28,10 @@ from .configuration_posenc import PosEncConfig
 from .losses import cross_entropy, sequence_classification_loss, whole_numbers
 from .scheme_base import PositionScheme, check_length
 from .scheme_factory import independent_generator, make_scheme
-from .scheme_math import accumulation_dtype, linear_dtype, tracing
-from .scheme_table import AUGMENTATIONS
+from .scheme_math import accumulation_dtype, linear_dtype
+from .scheme_table import AUGMENTATIONS, EMBEDDING_STEPS
 from .seam import kernels
-from .unpadding import TokenLayout, Tokens, check_input, rows_name_adapters
+from .unpadding import TokenLayout, Tokens, check_input
 
 logger = logging.get_logger(__name__)
 Outputs = tuple[Tensor | None, Tensor]
@@ -52,24 +52,6 @@ def make_head_dropout(config: PosEncConfig) -> nn.Module:
     """The dropout before the last layer of a classifier."""
     probability = config.classifier_dropout
     return kernels.Dropout(config.hidden_dropout_prob if probability is None else probability)
-
-
-def drop_mask_tokens(hidden_states: Tensor, tokens: Tokens, mask_token: int) -> Tensor:
-    """Token dropout of embeddings (..., E): zero at mask tokens, and of a usual size in each sequence.
-
-    ESM-2 was trained with 12 % of mask tokens, so all are multiplied by .88 / (1 - share of mask tokens).
-    """
-    count = tokens.sequence.numel() if tokens.may_be_packed else tokens.num_sequences
-    numbers = tokens.sequence.clamp(min=0)
-
-    def total(values: Tensor) -> Tensor:
-        """The sum over each token's sequence."""
-        return values.new_zeros(count).scatter_add(0, numbers.flatten(), values.flatten())[numbers]
-
-    real = (tokens.sequence >= 0).to(torch.float32)
-    kept = real * (tokens.input_ids != mask_token)
-    factor = kept * 0.88 * total(real) / total(kept).clamp(min=1)  # nothing is kept of a sequence of masks alone
-    return (hidden_states * factor.unsqueeze(-1)).to(hidden_states.dtype)
 
 
 class PosEncEmbeddings(nn.Module):
@@ -101,7 +83,7 @@ class PosEncEmbeddings(nn.Module):
         if self.scale != 1.0:
             hidden_states = hidden_states * self.scale
         if self.mask_token is not None and input_ids is not None:
-            hidden_states = drop_mask_tokens(hidden_states, layout.tokens, self.mask_token)
+            hidden_states = EMBEDDING_STEPS["token_dropout"](hidden_states, layout.tokens, self.mask_token)
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             types = layout.tokens.positions.new_zeros(1)
@@ -366,8 +348,7 @@ class PosEncModel(PosEncPreTrainedModel):
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
-        if "peft" in sys.modules and not tracing() and rows_name_adapters(self.layers[0], self.position):
-            unpad = False
+        unpad = self.config.support.may_unpad(self, unpad)
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .scheme_base import PositionScheme
-from .scheme_math import input_dtype, positive, require, whole
+from .scheme_math import positive, require, whole
+from .scheme_network import init_unit_scale, input_dtype
 from .unpadding import Tokens
 
 
@@ -61,7 +62,4 @@ class FirePosition(PositionScheme):
         """The published start: c = 0.1, T as given, and a network of unit-scale inputs."""
         start = torch.tensor([[math.log(0.1)], [math.log(self.threshold)]], device=self.scales.weight.device)
         init.copy_(self.scales.weight, start.to(self.scales.weight.dtype))
-        init.normal_(self.up.weight, std=1.0)
-        init.uniform_(self.up.bias, -1.0, 1.0)
-        init.normal_(self.down.weight, std=self.down.in_features**-0.5)
-        init.zeros_(self.down.bias)
+        init_unit_scale(self.up, self.down)

@@ -8,7 +8,8 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .scheme_added import AddedPosition
-from .scheme_math import constant, input_dtype, positive, require, whole
+from .scheme_math import constant, positive, require, whole
+from .scheme_network import input_dtype
 from .scheme_vectors import centre_and_scale
 
 

@@ -6,7 +6,8 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .scheme_added import AddedPosition
-from .scheme_math import input_dtype, one_of, positive, require, whole
+from .scheme_math import one_of, positive, require, whole
+from .scheme_network import input_dtype
 from .scheme_vectors import centre_and_scale, sinusoidal_table
 from .unpadding import Tokens
 

@@ -4,10 +4,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .scheme_distance import DistanceBias
-from .scheme_math import input_dtype, require, whole
+from .scheme_math import require, whole
+from .scheme_network import init_unit_scale, input_dtype
 
 
 class MLPBiasPosition(DistanceBias):
@@ -48,7 +48,4 @@ class MLPBiasPosition(DistanceBias):
 
     def init_weights(self, std: float) -> None:
         """Inputs of unit scale, outputs of about unit scale."""
-        init.normal_(self.up.weight, std=1.0)
-        init.uniform_(self.up.bias, -1.0, 1.0)
-        init.normal_(self.down.weight, std=self.down.in_features**-0.5)
-        init.zeros_(self.down.bias)
+        init_unit_scale(self.up, self.down)

@@ -72,7 +72,7 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], tokens: Tokens) 
     if max_distance is None:
         distance = tokens.distances()
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
-    if tokens.rows_share_positions:
+    if share_positions(tokens):
         max_distance = positions.shape[1] - 1
         table = function(torch.arange(-max_distance, max_distance + 1, device=positions.device))
         # Row i holds columns j - i + S - 1 for j = 0 .. S - 1: each window of S columns, from the last to the first.
@@ -95,8 +95,14 @@ def gather_by_distance(x: Tensor, tokens: Tokens, max_distance: int) -> Tensor:
         max_distance: at least the largest distance.
     """
     length = x.shape[-2]
-    if tokens.max_distance is not None and tokens.rows_share_positions and x.shape[-1] == 2 * length - 1 > 1:
+    if tokens.max_distance is not None and share_positions(tokens) and x.shape[-1] == 2 * length - 1 > 1:
         # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
         return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
     index = (tokens.distances() + max_distance).unsqueeze(1)
     return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
+
+
+def share_positions(tokens: Tokens) -> bool:
+    """True where all rows of padded layout have the positions 0, 1, 2, ... at all places; `positions` is one row."""
+    is_one_row = tokens.positions.shape[0] == 1 and tokens.max_distance == tokens.positions.shape[1] - 1
+    return tokens.positions_are_aranges and is_one_row

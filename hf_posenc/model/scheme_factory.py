@@ -98,9 +98,10 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
 
 def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
     """The arguments of a constructor that a config fills."""
+    # A stranger's scheme may inherit from another copy of the protocol's file, whose own `embed` adds nothing.
+    adds = any("embed" in vars(base) for base in scheme.__mro__ if not base.__module__.endswith("scheme_base"))
     sizes = {
-        # Schemes that add to the embeddings are as wide as the embeddings.
-        "hidden_size": config.embedding_width if overrides(scheme, "embed") else config.hidden_size,
+        "hidden_size": config.embedding_width if adds else config.hidden_size,
         "head_dim": config.hidden_size // config.num_attention_heads,
         "num_heads": config.num_attention_heads,
         "num_layers": config.num_hidden_layers,
@@ -110,12 +111,6 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
     }
     wanted = inspect.signature(scheme.__init__).parameters
     return {name: size for name, size in sizes.items() if name in wanted}
-
-
-def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
-    """Tells whether the scheme overrides one of these, whichever copy of the protocol's file it inherits from."""
-    bases = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("scheme_base")]
-    return any(method in vars(base) for base in bases for method in methods)
 
 
 @contextlib.contextmanager

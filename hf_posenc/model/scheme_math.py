@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import debug_unwrap
 
 Check = tuple[Callable[[Any], bool], str]
@@ -89,8 +89,3 @@ def linear_dtype(x: Tensor) -> torch.dtype:
     if x.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
         return x.dtype  # autocast leaves float64 alone
     return torch.get_autocast_dtype(kind)
-
-
-def input_dtype(layer: nn.Linear) -> torch.dtype:
-    """The dtype of inputs that a linear layer takes: its weights', or float32 where they are quantised to int8."""
-    return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32

@@ -1,4 +1,4 @@
-"""Every positional scheme by its name: what `config.position_embedding_type` accepts; and position augmentations.
+"""Every scheme by its name, what `config.position_embedding_type` accepts; and what few models use beside it.
 
 A checkpoint's file of this name is written by `save_pretrained`, and has those of its configuration alone.
 """
@@ -24,6 +24,7 @@ from .position_toeplitz import ToeplitzPosition
 from .position_tupe import TupePosition
 from .position_window import WindowPosition
 from .scheme_base import PositionScheme
+from .token_dropout import drop_mask_tokens
 
 SCHEMES: dict[str, type[PositionScheme]] = {
     "none": NoPosition,
@@ -49,3 +50,6 @@ SCHEMES: dict[str, type[PositionScheme]] = {
 }
 
 AUGMENTATIONS = {"shift": shift_positions, "random": sample_positions}
+
+EMBEDDING_STEPS = {"token_dropout": drop_mask_tokens}
+"""By the field of the configuration that asks for it."""

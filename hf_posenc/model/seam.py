@@ -34,10 +34,6 @@ kernels = Kernels()
 class ConfigSupport:
     """Steps of a configuration at which something may be refused or added; nothing is."""
 
-    def sizes_of(self, name: str) -> dict[str, Any]:
-        """The fields of a size that has a name."""
-        raise ValueError(f"size={name!r}: hf_posenc, which has the sizes, isn't installed. Give the fields instead.")
-
     def prepare(self, config: Any, keywords: dict[str, Any]) -> None:
         """Called when a configuration is made, with the keywords that aren't its fields."""
 
@@ -59,6 +55,10 @@ class ConfigSupport:
     def loading(self, source: str, keywords: dict[str, Any], of_model: bool) -> AbstractContextManager[Any]:
         """Entered while a checkpoint's configuration, or its model, is loaded."""
         return nullcontext()
+
+    def may_unpad(self, model: Any, wanted: bool) -> bool:
+        """Refuses to unpad for what treats each row of a batch apart; here nothing is known."""
+        return wanted
 
     def check_saving(self, model: Any) -> None:
         """Called before anything of a model is written."""

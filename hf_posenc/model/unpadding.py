@@ -131,12 +131,6 @@ class Tokens(Movable):
         """The largest distance of two positions, or more. None: nobody can tell, as in a traced graph."""
         return None if self.position_range is None or tracing() else self.position_range[1] - self.position_range[0]
 
-    @property
-    def rows_share_positions(self) -> bool:
-        """In padded layout: whether all rows have the positions 0, 1, 2, ... at all places; `positions` is one row."""
-        is_one_row = self.positions.shape[0] == 1 and self.max_distance == self.positions.shape[1] - 1
-        return self.positions_are_aranges and is_one_row
-
     def map_positions(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """`function(positions)`, once for each position where they are counted: (...) -> (..., D)."""
         if not self.positions_are_aranges:
@@ -510,21 +504,6 @@ def _assign_sequences(
         sequence, rank = row * shape[1] + is_start.cumsum(-1) - 1, rank - before
     positions = rank if position_ids is None else position_ids
     return Tokens(positions, rank, sequence, *shape, position_ids is None, may_be_packed=starts is not None)
-
-
-def rows_name_adapters(layer: nn.Module, position: nn.Module) -> bool:
-    """Tells whether PEFT gives each row an adapter of its own, by the hooks in a layer: all layers have them.
-
-    Raises:
-        ValueError: such adapters hold positions, which all rows share.
-    """
-
-    def are_named(module: nn.Module) -> bool:
-        return any("adapter_names" in getattr(hook, "keywords", ()) for hook in module._forward_pre_hooks.values())
-
-    if are_named(position):
-        raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
-    return any(map(are_named, layer.modules()))
 
 
 def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:

@@ -12,7 +12,6 @@ from transformers.utils import logging
 from ..errors import UserError
 from ..files import expanded, sha256
 from ..model.scheme_base import PositionScheme
-from ..model.scheme_factory import overrides
 from ..model.scheme_table import SCHEMES
 from .support.saved_code import remember_code
 
@@ -66,7 +65,9 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     if scheme in SCHEMES.values() and known is not scheme:
         raise UserError(f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}.")
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
-    if not overrides(scheme, *hooks):
+    # Whichever copy of the protocol's file it inherits from.
+    bases = [base for base in scheme.__mro__ if not base.__module__.endswith("scheme_base")]
+    if not any(hook in vars(base) for base in bases for hook in hooks):
         raise UserError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
     if scheme.__module__ == "__main__" and not again:
         logger.warning(

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.comparison.baselines import WORD_PLACES, answer_usual
-from hf_posenc.comparison.plan import PlannedRun
-from hf_posenc.comparison.probes import OPPOSITES, PROBES, make_halves, make_probes
+from hf_posenc.comparison.baselines import answer_usual
+from hf_posenc.comparison.probes import PROBES, make_halves, make_probes
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer
-from hf_posenc.training.baselines import FEATURES, fit_words
+from hf_posenc.training.baselines import fit_words
 from tests.support.common import others_slow, perturb
 from tests.support.comparison import toy
 
@@ -58,6 +57,7 @@ FORMS = {
     "parity": ({"?even"}, {"?odd"}),
 }
 """The queries of each kind of probe: the usual ones, and the opposite ones."""
+OPPOSITES = set.union(*(opposite for _, opposite in FORMS.values()))
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -159,7 +159,7 @@ def test_no_linear_model_leads_to_the_answer(name):
         rows = list(make_probes(pairs, (32, 32), seed, [name], training=training))
         data.append(([[row["text"] for row in rows]], [int(row["label"] == "yes") for row in rows]))
     (train, labels), (test, answers) = data
-    for kind in FEATURES:
+    for kind in ("words", "word pairs", "words at places"):
         score = np.mean(fit_words(train, labels, kind).predict(test) == answers)
         assert abs(score - 0.5) < 0.05, (kind, score)
 
@@ -183,13 +183,13 @@ def test_words_at_places_are_counted_from_both_ends():
             answers.append(int(last))
     first = [" ".join(reversed(text.split())) for text in texts]
     for ends in (texts, first):
-        model = fit_words([ends[::4] + ends[1::4]], answers[::4] + answers[1::4], WORD_PLACES)
+        model = fit_words([ends[::4] + ends[1::4]], answers[::4] + answers[1::4], "words at places")
         assert (model.predict([ends[2::4] + ends[3::4]]) == answers[2::4] + answers[3::4]).all()
 
 
 def test_a_run_is_trained_on_mostly_usual_questions():
     plan = toy(train_examples=4000)
-    rows = TaskData(plan, plan.tasks[0]).training_rows(PlannedRun(plan.tasks[0], "none", 0))
+    rows = TaskData(plan, plan.tasks[0]).training_rows(plan.runs()[0])
     assert 0.12 < np.mean([text.split()[1] in OPPOSITES for text in rows.cells("text")]) < 0.18
 
 

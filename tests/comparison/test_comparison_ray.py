@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from hf_posenc.comparison import Comparison, execute, read_table
+from hf_posenc import Comparison
+from hf_posenc.comparison import execute
 from hf_posenc.comparison.engine import Engine
 from hf_posenc.errors import Interrupted, UserError
 from tests.support.comparison import done_run, printed, quiet, toy
@@ -68,7 +69,7 @@ def test_trials_come_before_the_runs_that_need_them_and_all_others_at_once(tmp_p
     assert sorted(threads.submitted[8:]) == sorted(run.name for run in plan.runs())
     assert "12 of 12 runs to make, about 0:00:03 on four threads." in printed(console)
     assert "[1 of 12] probes-none-rate1x-seed1000000: done in 0:00:03" in printed(console)
-    assert set(read_table(tmp_path)[0]["rate"].dropna()) == {0.001}
+    assert set(Comparison(tmp_path).table["rate"].dropna()) == {0.001}
 
 
 def test_ctrl_c_leaves_what_is_finished_and_no_lock(tmp_path, threads, monkeypatch):
@@ -132,7 +133,7 @@ def test_a_cluster_that_loses_a_machine_makes_the_results_of_one_process(tmp_pat
     assert Comparison(tmp_path / "ray").failed == made.failed
     assert len(tries.read_text().splitlines()) >= 6
     assert execute(plan, tmp_path / "one", keep_models=True, console=quiet()).failed
-    tables = [read_table(tmp_path / name)[0].drop(columns="seconds") for name in ("ray", "one")]
+    tables = [Comparison(tmp_path / name).table.drop(columns="seconds") for name in ("ray", "one")]
     assert tables[0].equals(tables[1])
     weights = [tmp_path / name / "models" / "halves-rope-seed0" / "model.safetensors" for name in ("ray", "one")]
     assert weights[0].read_bytes() == weights[1].read_bytes()

@@ -1,6 +1,7 @@
 """The report: its table, sentences, pictures, and what it says of what is missing."""
 
 import html
+import json
 import re
 import shutil
 import sys
@@ -9,14 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hf_posenc import SCHEMES
-from hf_posenc.comparison import Comparison, Summary, read_table
-from hf_posenc.comparison.baselines import BASELINES
-from hf_posenc.comparison.pictures import draw_report
-from hf_posenc.comparison.report import render_report, sentences
-from hf_posenc.comparison.results import write_failure, write_result, write_tables
+from hf_posenc import SCHEMES, Comparison
+from hf_posenc.comparison.results import write_result
 from hf_posenc.errors import UserError
-from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table, plain
 from tests.support.comparison import done_run, made_up, toy
 
@@ -41,6 +37,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(folder):
+    return report(folder)
+
+
+def report(folder):
     return Comparison(folder).report().read_text()
 
 
@@ -101,12 +101,12 @@ def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
     """With the number of seeds that would do; a legend of 0/3 stands where such a score does."""
     legend = "0/3 after a score: so many runs are above the majority's answers (p < .001), and the others aren't."
     plan = toy(schemes=["none", "rope"], seeds=3, test_lengths=[32])
-    text = render_report(Summary.of(made_up(tmp_path / "a", plan, level, majority=0.5)), [])
+    text = report(made_up(tmp_path / "a", plan, level, majority=0.5))
     assert "1 difference couldn't be tested: where some runs aren't above the majority, 3 seeds are so few that" in text
     assert "5 seeds would test what 3 can't." in text
     assert re.search(r"\+0.30\d \| no test: fewer than 5 seeds, and not all learned \|", text)  # nor an interval
     assert legend in text
-    text = render_report(Summary.of(made_up(tmp_path / "b", plan, level, majority=0.2)), [])
+    text = report(made_up(tmp_path / "b", plan, level, majority=0.2))
     assert "0/3" not in text
     assert "after a score" not in text
     assert "would test" not in text
@@ -125,7 +125,8 @@ AHEAD = "**probes: words, a baseline, has a higher mean**. `rope` has the highes
     ],
 )
 def test_what_leads_is_said_first_be_it_the_reference_or_a_baseline(fields, baselines, said, end, tmp_path):
-    first = next(sentences(Summary.of(made_up(tmp_path, toy(**fields), level, **baselines))))
+    text = report(made_up(tmp_path, toy(**fields), level, **baselines))
+    first = next(line for line in text.splitlines() if line.startswith("- "))
     assert said in first
     assert first.endswith(end)
 
@@ -149,7 +150,7 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
     )
     assert contrast["low"] < contrast["score"] < contrast["high"]
     assert [*tried["rate"]] == [0.001, 0.002] * 2
-    text = Comparison(folder).report().read_text()
+    text = report(folder)
     assert "so that others may be better: `none` on 1 of 1, `rope` on 1 of 1." in text
     assert len(pd.read_csv(folder / "results.csv")) == len(scores)
     code, out, _ = run("report", folder, "--format", "latex")
@@ -170,7 +171,7 @@ def test_without_matplotlib_the_report_says_what_its_pictures_need(folder, text,
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):
     tasks = [{"data": "probes", "name": name} for name in ("a", "b")]
     folder = made_up(tmp_path, toy(tasks=[*tasks, "halves"], seeds=3), level, majority=0.5)
-    text = Comparison(folder).report().read_text()
+    text = report(folder)
     assert "|  | a | b | halves | mean: all tasks | seconds a run | weights |" in text
     apart = text.partition("## Task by task")[2].partition("##")[0]
     assert re.search(r"\| `rope` \| \+0.30\d \[\+0.\d+, \+0.\d+\] \|", apart)
@@ -184,24 +185,33 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     assert "[" not in text.split("\n\n")[3]
 
 
+def test_one_scheme_has_a_report_without_tests(tmp_path):
+    text = report(made_up(tmp_path, toy(schemes=["rope"], seeds=3), level))
+    assert cells(text, "`rope`")[1].startswith("[0.79")
+    assert "## Tests" not in text
+
+
+def intervals(folder):
+    return {(f["scheme"], f["reference"]): (f["low"], f["high"]) for f in Comparison(folder).findings}
+
+
 def test_missing_runs_are_named(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
     (folder / "runs" / "probes-none-seed0.json").unlink()
-    text = Comparison(folder).report().read_text()
+    text = report(folder)
     assert "**2 runs are missing. A scheme's scores and tests are of the seeds that it has.**" in text
     assert "\n- `probes-none-seed0`\n- `probes-rope-seed1`\n" in text
     folder = made_up(tmp_path / "one", toy(schemes=["none", "rope", "t5"], seeds=4), level)
-    before = {(c.scheme, c.reference): c for c in Summary.of(folder).contrasts}
+    before = intervals(folder)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    after = {(c.scheme, c.reference): c for c in Summary.of(folder).contrasts}
+    after = intervals(folder)
     pair = ("t5", "none")  # which lacks nothing
-    assert after[pair].interval == before[pair].interval
-    assert after["rope", "none"].interval != before["rope", "none"].interval
-    write_failure(folder, Summary.of(folder).plan.runs()[4], "no *bananas* in '/home/me/b.csv'")
-    text = Comparison(folder).report().read_text()
+    assert after[pair] == before[pair]
+    assert after["rope", "none"] != before["rope", "none"]
+    text = report(folder)
     assert "3 schemes, 1 task with 64 training rows, 4 seeds: 11 runs" in text
-    assert "\n- `probes-rope-seed1`: no \\*bananas\\* in 'b.csv'\n" in text
+    assert "\n- `probes-rope-seed1`\n" in text
     assert cells(text, "`rope`")[0] == "**0.802 (3 seeds)**"
     assert text.index("**1 run is missing.") < text.index("| `rope` |")
     for path in (tmp_path / "runs").glob("*"):
@@ -212,14 +222,15 @@ def test_missing_runs_are_named(tmp_path):
 
 def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
     folder = made_up(tmp_path, toy(schemes=["none", "rope", "t5"], seeds=3), level)
-    write_json(folder / "plan.json", toy(seeds=3).to_dict())
+    fewer, all_of_them = toy(seeds=3).to_dict(), (folder / "plan.json").read_text()
+    (folder / "plan.json").write_text(json.dumps(fewer))
     for kept in ("runs", "a table"):
-        text = Comparison(folder).report().read_text()
+        text = report(folder)
         assert "2 schemes, 1 task with 64 training rows, 3 seeds: 6 runs" in text, kept
         assert "The folder has runs of more schemes, which the plan doesn't name: `t5`." in text
-        write_json(folder / "plan.json", toy(schemes=["none", "rope", "t5"], seeds=3).to_dict())
-        write_tables(folder, folder, [])
-        write_json(folder / "plan.json", toy(seeds=3).to_dict())
+        (folder / "plan.json").write_text(all_of_them)
+        report(folder)
+        (folder / "plan.json").write_text(json.dumps(fewer))
         shutil.rmtree(folder / "runs", ignore_errors=True)
 
 
@@ -227,14 +238,14 @@ def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
     ("damage", "message"),
     [
         (lambda text: text.replace("seed", "sead", 1), "the column 'seed' is missing"),
-        (lambda text: text[: text.rindex(",", 0, -20)], "line 9 isn't whole"),
+        (lambda text: text[: text.rindex(",", 0, -20)], "line 5 isn't whole"),
         (lambda text: text.replace("0.8", "0,8", 1), "is damaged"),
         (lambda text: re.sub(r".*,(none|rope),.*\n", "", text), "holds no run"),
     ],
 )
 def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):
-    folder = made_up(tmp_path, toy(seeds=2), level)
-    write_tables(folder, folder, [])
+    folder = made_up(tmp_path, toy(schemes=["rope"], seeds=2), level)  # without tests, which stand below the scores
+    report(folder)
     for path in (folder / "runs").glob("*"):
         path.unlink()
     (folder / "runs").rmdir()
@@ -249,15 +260,13 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     tasks = [{"data": "probes", "name": name} for name in ("1000", "NA", "null")]
     plan = toy(schemes=["none", "learned"], seeds=2, tasks=tasks)
     folder = made_up(tmp_path, plan, level, majority=0.5)
-    before, _ = read_table(folder)
-    write_tables(folder, folder, [])
-    text = render_report(Summary.of(folder), [])
+    before, text = Comparison(folder).table, report(folder)
     shutil.rmtree(folder / "runs")
-    after, missing = read_table(folder)
-    names, commits = [*after["task"].unique()], set(after["commit"].dropna())
-    assert (missing, names, commits) == ([], ["1000", "NA", "null"], {"12e3456"})
-    assert after.equals(before)
-    alone = render_report(Summary.of(folder), [])
+    after = Comparison(folder)
+    names, commits = [*after.table["task"].unique()], set(after.table["commit"].dropna())
+    assert (after.missing, names, commits) == ([], ["1000", "NA", "null"], {"12e3456"})
+    assert after.table.equals(before)
+    alone = report(folder)
     assert alone.partition("## Again")[0] == text.partition("## Again")[0]
     assert f"-o results/{folder.name} --seeds 4" in alone  # no run can be added to a table
 
@@ -266,21 +275,32 @@ def test_a_scheme_with_no_finished_run_is_a_row_without_numbers(tmp_path):
     folder = made_up(tmp_path, toy(schemes=["none", "rope", "learned"], seeds=2), level)
     for path in (folder / "runs").glob("*-learned-*"):
         path.unlink()
-    text = Comparison(folder).report().read_text()
+    text = report(folder)
     assert not any(cells(text, "`learned`"))
     assert "--seeds" not in text.partition("## Again")[2]  # the same seeds are to be made
 
 
-def test_baselines_that_would_overprint_are_one_line(tmp_path):
-    folder = made_up(tmp_path, toy(seeds=2), level, majority=0.5, words=0.505, word_pairs=0.6)
-    (axes,) = draw_report(Summary.of(folder))["scores.png"].axes
-    assert [line.get_label() for line in axes.lines if line.get_label() in BASELINES] == ["word pairs", "words"]
+@pytest.fixture
+def figures(monkeypatch):
+    """Those that are saved."""
+    from matplotlib.figure import Figure
+
+    saved, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *to, **how: saved.append(self) or save(self, *to, **how))
+    return saved
 
 
-def test_many_schemes_are_drawn(tmp_path):
+def test_baselines_that_would_overprint_are_one_line(tmp_path, figures):
+    report(made_up(tmp_path, toy(seeds=2), level, majority=0.5, words=0.505, word_pairs=0.6))
+    (axes,) = figures[0].axes
+    baselines = ("majority", "words", "word pairs")
+    assert [line.get_label() for line in axes.lines if line.get_label() in baselines] == ["word pairs", "words"]
+
+
+def test_many_schemes_are_drawn(tmp_path, figures):
     schemes = [name for name in SCHEMES if name != "learned"]
-    folder = made_up(tmp_path, toy(schemes=schemes, seeds=2), lambda run, _: 0.5 + run.seed / 50)
-    scored, by_length = draw_report(Summary.of(folder)).values()
+    report(made_up(tmp_path, toy(schemes=schemes, seeds=2), lambda run, _: 0.5 + run.seed / 50))
+    scored, by_length = figures
     assert len(scored.axes[0].get_yticklabels()) == len(schemes)
     assert len(by_length.legends[0].get_texts()) == len(schemes)
 

@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -15,23 +16,19 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, Trainer
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
-from hf_posenc.comparison import Comparison, Summary, engine, execute, executor, load_plan, read_plan, read_table
-from hf_posenc.comparison.baselines import _texts, measure_baselines
-from hf_posenc.comparison.executor import choose_rate
-from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun, UntilFlat
-from hf_posenc.comparison.results import write_result, write_tables
+from hf_posenc import SCHEMES, Comparison, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
+from hf_posenc.comparison import engine, execute, read_plan
+from hf_posenc.comparison.baselines import _texts
+from hf_posenc.comparison.results import write_result
 from hf_posenc.comparison.run import is_rising, rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
-from hf_posenc.data.preparing import prepare, whole_pairs
+from hf_posenc.data.preparing import prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
-from hf_posenc.machine import commit
-from hf_posenc.progress import Stop
 from tests.support.common import write_jsonl
 from tests.support.comparison import (
     SMALL,
@@ -90,13 +87,17 @@ def test_a_run_says_all_about_itself(tmp_path):
     plan = toy(schemes=["learned"], scheme_kwargs={"learned": {"std": 0.1}})
     execute(plan, tmp_path, console=quiet())
     run = read_run(tmp_path, "probes-learned-seed0")
-    assert (run["steps"], run["rate"], run["commit"]) == (8, 0.001, commit()[:12])
+    assert (run["steps"], run["rate"]) == (8, 0.001)
+    # In a copy that is no repository there is none.
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=EXAMPLE.parent, capture_output=True, text=True, check=False)
+    assert run["commit"] == head.stdout[:12].strip()
     tests = [("order_near", 32), ("parity", 32), ("order_near", 48), ("parity", 48)]
     assert [(entry["part"], entry["length"]) for entry in run["rows"]] == tests
     assert [entry["score"] is None for entry in run["rows"]] == [False, False, True, True]  # its table ends
     assert {entry["examples"] for entry in run["rows"]} == {20}
-    table, missing = read_table(tmp_path)
-    assert missing == []
+    made = Comparison(tmp_path)
+    table = made.table
+    assert made.missing == []
     baselines = ["majority", "words", "word pairs", "words at places", "usual form alone"]
     assert [*table["scheme"].unique()] == [*baselines, "learned"]
     usual = table[(table["scheme"] == "usual form alone") & (table["length"] == 48)]
@@ -147,25 +148,23 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     assert "4 of 12 runs to make" in printed(console)
     path = tmp_path / "runs" / "probes-t5-seed0.json"
     path.write_text('{"status": "do')  # cut in the middle
-    for read in (read_table, functools.partial(execute, plan, console=console)):
+    for read in (Comparison, functools.partial(execute, plan, console=console)):
         with pytest.raises(UserError, match="probes-t5-seed0.json' is damaged, .* Take it out of the folder, and run"):
             read(tmp_path)
     path.unlink()
-    assert read_table(tmp_path)[1] == ["probes-t5-seed0"]
+    assert Comparison(tmp_path).missing == ["probes-t5-seed0"]
     assert execute(plan, tmp_path, console=console).done == ["probes-t5-seed0"]
 
 
 def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeypatch):
-    write = executor.write_result
-
     def no_room(folder, plan, of, result):
         if of in plan.runs() and of.scheme == "rope":
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(folder, plan, of, result)
+        write_result(folder, plan, of, result)
 
     plan = toy(schemes=["none", "rope", "t5"])
     with monkeypatch.context() as patched:
-        patched.setattr(executor, "write_result", no_room)
+        patched.setattr("hf_posenc.comparison.executor.write_result", no_room)
         outcome = execute(plan, tmp_path, console=quiet())
     assert outcome.done == ["probes-none-seed0", "probes-t5-seed0"]
     assert "No space left on device" in outcome.failed["probes-rope-seed0"]
@@ -185,9 +184,9 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
     with pytest.raises(UserError, match=f"{name}' is damaged, or of another plan than plan.json says"):
         execute(toy(), tmp_path / "a", console=quiet())
-    write_tables(tmp_path / "c", tmp_path / "c", [])
+    Comparison(tmp_path / "c").report()
     shutil.rmtree(tmp_path / "c" / "runs")
-    assert len(read_table(tmp_path / "c")[0]) == 2  # a table alone can be read
+    assert len(Comparison(tmp_path / "c").table) == 2  # a table alone can be read
     with pytest.raises(UserError, match="holds a table whose runs aren't there"):
         execute(toy(), tmp_path / "c", console=quiet())
 
@@ -217,12 +216,15 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     plan = toy(schemes=["rope"])
     execute(plan, tmp_path / "whole", console=quiet())
 
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 4:
+    train = Trainer.training_step
+
+    def stop(self, *given, **named):
+        if self.state.global_step == 3:
             raise KeyboardInterrupt
+        return train(self, *given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Stop, "on_step_end", stop)
+        patched.setattr(Trainer, "training_step", stop)
         with pytest.raises(Interrupted, match="the newest checkpoint of a run. Compare again, and it goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "models" / "probes-rope-seed0"
@@ -325,7 +327,6 @@ def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypa
     """All of them on data that are read once."""
     task = {"data": str(write_text_data(tmp_path / "colours"))}
     plan = toy(**{**TEXT, "tasks": [task], "seeds": 3, "test_lengths": [24], "options": {**SMALL, "max_steps": 1}})
-    measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
     files = []
     monkeypatch.setattr(
         "hf_posenc.data.sources.read_file",
@@ -334,6 +335,7 @@ def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypa
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     assert sorted(files) == ["test.jsonl", "train.jsonl"]
     run = read_run(tmp_path / "results", "colours-none-seed0")
+    measured = json.loads((tmp_path / "results" / "baselines" / "colours.json").read_text())
     keys = ("part", "length", "examples")
     for name, score in {"majority": 0.5, "words": 1.0, "word pairs": 1.0}.items():  # "good" and "bad" are words
         rows = [entry for entry in measured["rows"] if entry["scheme"] == name]
@@ -412,7 +414,7 @@ def test_labels_that_a_model_sees_alike_share_the_point():
     [([0.5], True), ([0.5, 0.6, 0.6, 0.601], False), ([0.5, 0.501, 0.6], True), ([0.9, 0.5, 0.89], False)],
 )
 def test_a_run_is_still_rising_where_its_last_gain_is_no_two_evaluations_old(scores, expected):
-    assert is_rising(scores, UntilFlat(patience=2, gain=0.01)) is expected
+    assert is_rising(scores, toy(until_flat={"patience": 2, "gain": 0.01}).until_flat) is expected
 
 
 @pytest.mark.parametrize("has_validation", [False, True])
@@ -474,9 +476,9 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         assert made.config.position_embedding_type == scheme
         words = made.get_input_embeddings().weight
         torch.testing.assert_close(words[5:], bert.get_input_embeddings().weight[5:])  # [CLS] may take its place in
-    short = toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48, options=options)
-    with pytest.raises(UserError, match="48 is too long: 'learned' has 40 positions"):
-        execute(short, tmp_path / "long", console=quiet())
+    short = {"pretrained": str(tmp_path / "bert"), "schemes": ["learned"], "train_length": 48, "options": options}
+    with pytest.raises(UserError, match="^train_length=48 is too long: 'learned' has 40 positions"):
+        hf_posenc.compare(plan={**TOY, **short}, output=tmp_path / "long")
     torch.nn.init.normal_(bert.embeddings.word_embeddings.weight)
     bert.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="the checkpoint '.*model.safetensors', which has changed since the first runs"):
@@ -520,7 +522,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, run):
     assert recency["parameters"] - none["parameters"] == 2
     forget()
     own.unlink()
-    assert len(read_table(results)[0]) > 8  # needs neither the file nor the class
+    assert len(Comparison(results).table) > 8  # needs neither the file nor the class
 
 
 def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
@@ -536,8 +538,8 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
         execute(edited, tmp_path / "out", console=quiet())
     # Without the scheme the folder can be used, and keeps what it says of it.
     execute(toy(schemes=["t5"]), tmp_path / "out", console=quiet())
-    assert load_plan(tmp_path / "out").schemes == ("none", "recency", "t5")
-    assert load_plan(tmp_path / "out").scheme_files == (own.name,)
+    kept = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert (kept["schemes"], kept["scheme_files"]) == (["none", "recency", "t5"], [own.name])
 
 
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
@@ -560,7 +562,8 @@ def test_a_file_whose_scheme_has_no_clear_name_is_refused_before_any_run(tmp_pat
 
 def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
     plan = toy(options={"set": {"hidden_size": 512}, "device": "cpu"})
-    run = PlannedRun(plan.tasks[0], "rope", 0)
+    run = plan.runs()[1]
+    assert run.scheme == "rope"
     assert rate_of_run(plan, run) == 5e-4  # of an encoder so wide
     assert rate_of_run(toy(), replace(run, factor=3.0)) == 3e-3
     started = replace(toy(options={}), pretrained=f"{tmp_path}/{{scheme}}")
@@ -586,7 +589,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     first, second = (data.training_rows(run).cells("text") for run in (plan.runs()[0], plan.work()[0]))
     assert first != second
     assert execute(plan, tmp_path, console=quiet()).done == []
-    assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
+    assert set(Comparison(tmp_path).table["seed"].dropna()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -596,22 +599,28 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         ((0.5, 0.7, 0.9), 0.003),
         ((0.7, 0.5, 0.7), 0.003),
         ((np.nan, 0.1, 0.1), 0.001),
-        ((0.5, 0.5, "failed"), "1 trials of its learning rate failed"),
+        ((0.5, 0.5, "failed"), "1 trials of its learning rate failed."),
         (("diverged",) * 3, 0.0003),
     ],
 )
-def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, scores, expected):
-    plan = toy(search=SEARCH_FACTORS)
-    run = PlannedRun(plan.tasks[0], "rope", 0)
-    for trial, score in zip(plan.trials(run.task, run.scheme), scores, strict=True):
-        rows = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
-        if score != "failed":
-            write_result(tmp_path, plan, trial, {"rows": [] if score == "diverged" else rows})
+def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, scores, expected, pretended, monkeypatch):
+    by_factor = dict(zip((0.3, 1, 3), scores, strict=True))
+
+    def score(data, run, *given):
+        if run.factor is None:
+            return done_run(data.plan, run, rate=given[2])
+        tried = by_factor[run.factor]
+        if tried == "failed":
+            raise RuntimeError("it rained")
+        rate = round(1e-3 * run.factor, 9)
+        return [] if tried == "diverged" else done_run(data.plan, run, [row(data.plan, run, tried)], rate=rate)
+
+    monkeypatch.setattr(engine, "run_one", score)
+    failed = execute(toy(search=[0.3, 1, 3], schemes=["rope"]), tmp_path, console=quiet()).failed
     if isinstance(expected, float):
-        assert choose_rate(plan, run, tmp_path) == expected
-        return
-    with pytest.raises(UserError, match=expected):
-        choose_rate(plan, run, tmp_path)
+        assert read_run(tmp_path, "probes-rope-seed0")["rate"] == expected
+    else:
+        assert failed["probes-rope-seed0"] == expected
 
 
 def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pretended, monkeypatch):
@@ -639,10 +648,10 @@ def test_a_run_that_diverged_has_the_majoritys_score(tmp_path, rate, initial, re
     run = read_run(tmp_path, "probes-rope-seed0")
     assert [(entry["score"], entry.get("diverged")) for entry in run["rows"]] == [(0.5, reason)] * 2
     assert (run.get("last_loss", 0) > run.get("first_loss", 0)) == (reason != "a loss that isn't finite")
-    table, missing = read_table(tmp_path)
-    assert (set(table["diverged"].dropna()), missing) == ({reason} - {None}, [])
-    said = Summary.of(tmp_path).diverged
-    assert said == ([f"`rope` on probes (1 with {reason})"] if reason else [])
+    made = Comparison(tmp_path)
+    assert (set(made.table["diverged"].dropna()), made.missing) == ({reason} - {None}, [])
+    said = "Runs that diverged count with the majority's score: `rope` on probes (1 with "
+    assert (f"{said}{reason})." in made.report().read_text()) == (reason is not None)
 
 
 @pytest.mark.parametrize("has_validation", [False, True])
@@ -654,7 +663,8 @@ def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
     plan = toy(tasks=[{"data": str(folder)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
     (task,) = plan.tasks
     data = TaskData(plan, task)
-    every, tried = (data.training_rows(PlannedRun(task, "none", 0, factor)).cells("text") for factor in (None, 2.0))
+    run = plan.runs()[0]
+    every, tried = (data.training_rows(replace(run, factor=factor)).cells("text") for factor in (None, 2.0))
     tokenizer = train_tokenizer(every, vocab_size=400)
     (part,) = data.test_parts(tokenizer, ("bad", "good"), trial=True)
     if has_validation:
@@ -662,5 +672,5 @@ def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
         return
     held_out = data.trial_splits["test"].cells("text")
     assert (len(every), len(tried), plan.options_of(task)["max_rows"]) == (64, 54, 60)
-    assert sorted(tried + held_out) == sorted(every[row] for row in whole_pairs([every], 60))
+    assert not Counter(tried + held_out) - Counter(every)
     assert (part.length, len(part.dataset)) == (32, 6)

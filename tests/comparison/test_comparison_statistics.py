@@ -1,63 +1,76 @@
 """Statistics: each against scipy or its own definition, and how often they err, by simulation."""
 
+import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-from hf_posenc.comparison import Summary, read_plan, read_table
-from hf_posenc.comparison.statistics import (
-    ALPHA,
-    Interval,
-    above_majority,
-    check_power,
-    contrasts,
-    group_scores,
-    mean_over_seeds,
-    pairs,
-    scores,
-    smallest_gaps,
-    welch,
-    what_can_be_found,
-)
+from hf_posenc import Comparison, compare
+from hf_posenc.comparison.statistics import welch
 from hf_posenc.errors import UserError
-from tests.support.comparison import made_up, toy
+from tests.support.comparison import TOY, made_up, toy
 
 RESULTS = Path(__file__).parents[2] / "model_cards" / "results"
+ALPHA = 0.05
+
+
+def findings(folder, plan, scores):
+    """The findings of runs with these scores, by task, scheme and seed; of fewer seeds the others are missing."""
+    places = [(task.name, scheme) for task in plan.tasks for scheme in plan.schemes]
+    of_seeds = [dict(enumerate(of_scheme)) for of_task in scores for of_scheme in of_task]
+    known = dict(zip(places, of_seeds, strict=True))
+    made_up(folder, plan, lambda run, _: float(known[run.task.name, run.scheme].get(run.seed, 0)))
+    for run in plan.runs():
+        if run.seed not in known[run.task.name, run.scheme]:
+            (folder / "runs" / f"{run.name}.json").unlink()
+    return Comparison(folder).findings
 
 
 DRAW = np.random.default_rng(0)
 FIRST, SECOND = DRAW.normal(0.85, 0.01, 5).tolist(), DRAW.normal(0.82, 0.06, 4).tolist()
 ZERO = [0.0] * 4
-CASES = {  # ours, scipy's, tasks
-    "one task is Welch's": (welch([FIRST], [SECOND], 0.01), stats.ttest_ind(FIRST, SECOND, equal_var=False), 1),
+CASES = {  # scores of `none` and `rope` in each task, scipy's test
+    "one task is Welch's": ([[SECOND, FIRST]], stats.ttest_ind(FIRST, SECOND, equal_var=False)),
     # The mean of x and y over two tasks differs from 0 as x differs from -y.
     "two tasks are Welch's": (
-        welch([FIRST, SECOND], [ZERO, ZERO], 0.01),
+        [[ZERO, FIRST], [ZERO, SECOND]],
         stats.ttest_ind(FIRST, [-score for score in SECOND], equal_var=False),
-        2,
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_contrast_is_the_test_of_scipy(case):
-    (interval, p), known, tasks = CASES[case]
-    assert p == pytest.approx(known.pvalue, abs=1e-12)
-    low, high = known.confidence_interval(0.99)
-    assert (tasks * interval.low, tasks * interval.high) == pytest.approx((low, high))
-    mean, of_mean = mean_over_seeds(FIRST), stats.ttest_1samp(FIRST, 0).confidence_interval(0.95)
-    assert (mean.low, mean.high) == pytest.approx(tuple(of_mean))
+def test_a_contrast_is_the_test_of_scipy(case, tmp_path):
+    scores, known = CASES[case]
+    plan = toy(tasks=["a", "b"][: len(scores)], seeds=5, test_lengths=[32])
+    (finding,) = findings(tmp_path, plan, scores)
+    assert finding["p"] == pytest.approx(known.pvalue, abs=1e-12)
+    low, high = known.confidence_interval(1 - ALPHA)
+    assert (len(scores) * finding["low"], len(scores) * finding["high"]) == pytest.approx((low, high))
 
 
-def test_where_nothing_varies_there_is_no_p_value():
-    assert welch([[0.5] * 3], [[0.25] * 3]) == (Interval(0.25, 0.25, 0.25), None)
-    assert welch([[0.5]], [[0.25, 0.5]]) == (Interval(0.125, None, None), None)
-    assert welch([[0.5] * 3], [[0.1, 0.2, 0.3]])[1] is not None
+def test_a_mean_has_the_interval_of_scipy(tmp_path):
+    findings(tmp_path, toy(seeds=5, test_lengths=[32]), [[[*SECOND, 0.8], FIRST]])
+    low, high = stats.ttest_1samp(FIRST, 0).confidence_interval(1 - ALPHA)
+    assert f"| **{np.mean(FIRST):.3f}** | [{low:.3f}, {high:.3f}] |" in str(Comparison(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("none", "rope", "interval", "has_p"),
+    [
+        ([0.25] * 3, [0.5] * 3, (0.25, 0.25, 0.25), False),
+        ([0.25, 0.5], [0.5], (0.125, None, None), False),
+        ([0.1, 0.2, 0.3], [0.5] * 3, None, True),
+    ],
+)
+def test_where_nothing_varies_there_is_no_p_value(none, rope, interval, has_p, tmp_path):
+    (finding,) = findings(tmp_path, toy(seeds=3, test_lengths=[32]), [[none, rope]])
+    assert (finding["p"] is not None) is has_p
+    if interval is not None:
+        assert tuple(finding[key] for key in ("difference", "low", "high")) == interval
 
 
 def test_verdicts_and_equivalence_are_read_off_intervals_that_hold_at_once(tmp_path):
@@ -66,18 +79,17 @@ def test_verdicts_and_equivalence_are_read_off_intervals_that_hold_at_once(tmp_p
     spreads = {"none": 0.005, "rope": 0.004, "t5": 0.003, "lspe": 0.05}
     draw = np.random.default_rng(1)
     drawn = {scheme: draw.normal(mean, spreads[scheme], 6) for scheme, mean in means.items()}
-    plan = toy(schemes=[*means], seeds=6, test_lengths=[32], margin=0.02)
-    folder = made_up(tmp_path, plan, lambda run, _: float(drawn[run.scheme][run.seed]))
-    (folder / "runs" / "probes-lspe-seed5.json").unlink()
     drawn["lspe"] = drawn["lspe"][:5]
+    plan = toy(schemes=[*means], seeds=6, test_lengths=[32], margin=0.02)
     verdicts = {}
-    for contrast in contrasts(plan, read_table(folder)[0]):
-        known = stats.ttest_ind(drawn[contrast.scheme], drawn[contrast.reference], equal_var=False)
-        assert contrast.corrected == pytest.approx(min(1, 5 * known.pvalue))
+    for finding in findings(tmp_path, plan, [drawn.values()]):
+        pair = finding["scheme"], finding["reference"]
+        known = stats.ttest_ind(*(drawn[name] for name in pair), equal_var=False)
+        assert finding["p"] == pytest.approx(min(1, 5 * known.pvalue))
         low, high = known.confidence_interval(1 - ALPHA / 5)
-        assert (contrast.interval.low, contrast.interval.high) == pytest.approx((low, high))
-        assert contrast.is_found == (low * high > 0)
-        verdicts[contrast.scheme, contrast.reference] = contrast.verdict
+        assert (finding["low"], finding["high"]) == pytest.approx((low, high))
+        verdicts[pair] = finding["verdict"]
+        assert (finding["verdict"] in ("better", "worse")) == (low * high > 0)
     assert verdicts == {
         ("rope", "none"): "better",
         ("t5", "none"): "better",
@@ -89,120 +101,150 @@ def test_verdicts_and_equivalence_are_read_off_intervals_that_hold_at_once(tmp_p
 
 def test_tasks_of_the_same_data_are_averaged_by_seed_first(tmp_path):
     tasks = [{"data": "probes", "name": name} for name in ("a", "b")]
-    plan = toy(tasks=tasks, seeds=5, test_lengths=[32])
-    drawn = np.random.default_rng(2).normal(0.7, 0.05, (2, 2, 5))  # scheme, task, seed
-    place = {name: number for number, name in enumerate((*plan.schemes, "a", "b"))}
-    folder = made_up(tmp_path, plan, lambda run, _: drawn[place[run.scheme], place[run.task.name] - 2, run.seed])
-    (contrast,) = contrasts(plan, read_table(folder)[0])
-    assert contrast.p == pytest.approx(stats.ttest_ind(*drawn[::-1].mean(1), equal_var=False).pvalue)
+    drawn = np.random.default_rng(2).normal(0.7, 0.05, (2, 2, 5))  # task, scheme, seed
+    (finding,) = findings(tmp_path, toy(tasks=tasks, seeds=5, test_lengths=[32]), drawn)
+    none, rope = drawn.mean(0)
+    assert finding["p"] == pytest.approx(stats.ttest_ind(rope, none, equal_var=False).pvalue)
 
 
-@pytest.mark.parametrize(("seeds", "tasks"), [(3, 1), (5, 3)])
+def gap_in_units(folder, seeds, tasks):
+    """The smallest gap that a report says, in units of the runs' spread, pooled over schemes."""
+    variances = {"none": 0.001, "rope": 0.002, "t5": 0.003}
+    shape = stats.zscore(np.arange(seeds), ddof=1)
+    plan = toy(tasks=tasks, schemes=[*variances], seeds=seeds, test_lengths=[32])
+    made_up(folder, plan, lambda run, _: 0.5 + variances[run.scheme] ** 0.5 * shape[run.seed])
+    text = Comparison(folder).report().read_text()
+    said = re.search(r"the smallest true difference that a test finds in 4 of 5 cases is (0\.\d+) on", text)
+    return float(said[1]) / 0.002**0.5
+
+
+@pytest.mark.parametrize(("seeds", "tasks"), [(3, ["a"]), (5, ["a", "b", "c"])])
 def test_the_smallest_gap_is_found_in_four_of_five_cases(seeds, tasks, tmp_path):
-    """By the spread of the runs, pooled over schemes, and in units of it before."""
-    names = ["a", "blimp_order", "trec"][-tasks:]
-    plan = read_plan({"tasks": names, "schemes": ["none", "rope", "t5"], "seeds": seeds})
-    (units,) = smallest_gaps(plan).values()
-    draw, spread = np.random.default_rng(seeds + tasks), 0.02
-    made = draw.normal(0, spread, (2, 800, tasks, seeds))
-    made[1] += units * spread
+    pytest.importorskip("matplotlib")
+    units = gap_in_units(tmp_path, seeds, tasks)
+    made = np.random.default_rng(seeds + len(tasks)).normal(0, 1, (2, 800, len(tasks), seeds))
+    made[1] += units
     found = np.mean([welch(y, x)[1] < ALPHA / 3 for x, y in zip(*made, strict=True)])
     assert found == pytest.approx(0.8, abs=0.04)
-    variances = {"none": 1, "rope": 2, "t5": 3}
-    shape = stats.zscore(np.arange(seeds), ddof=1)
-    folder = made_up(tmp_path, plan, lambda run, _: 0.5 + variances[run.scheme] ** 0.5 * shape[run.seed] / 100)
-    (gap,) = smallest_gaps(plan, read_table(folder)[0]).values()
-    assert gap == pytest.approx(units * 2**0.5 / 100)
 
 
-def test_a_plan_that_could_find_nothing_is_refused_with_the_seeds_that_it_needs():
-    plan = toy(schemes=["none", "rope", "t5"], seeds=2)
-    with pytest.raises(
-        UserError, match=r"is too few for 6 tests: no difference below 50.7 standard .* Give (\d) seeds"
-    ) as refused:
-        check_power(plan)
+def test_a_plan_that_could_find_nothing_is_refused_with_the_seeds_that_it_needs(tmp_path):
+    def plan(**fields):
+        return compare(plan={**TOY, **fields}, output=tmp_path / "new", dry_run=True)
+
+    schemes = ["none", "rope", "t5"]
+    refusal = r"is too few for 6 tests: no difference below 50.7 standard .* Give (\d) seeds"
+    with pytest.raises(UserError, match=refusal) as refused:
+        plan(schemes=schemes, seeds=2)
     needed = int(re.search(r"Give (\d)", str(refused.value))[1])
-    for seeds, is_enough in ((needed, True), (needed - 1, False)):
-        assert (max(smallest_gaps(toy(schemes=plan.schemes, seeds=seeds)).values()) <= 4) == is_enough
-    for accepted in (replace(plan, seeds=(0,)), toy(schemes=["rope"], seeds=2)):
-        check_power(accepted)
+    with pytest.raises(UserError, match=f"Give {needed} seeds"):
+        plan(schemes=schemes, seeds=needed - 1)
+    for accepted in ({"seeds": needed}, {"seeds": [0]}, {"schemes": ["rope"], "seeds": 2}):
+        plan(**{"schemes": schemes, **accepted})
 
 
-def test_what_a_plan_can_find_is_said_before_it_runs():
-    plan = read_plan({"tasks": ["halves", "trec"], "schemes": ["none", "rope", "t5", "lspe"], "seeds": 3})
-    assert pairs(plan) == [("rope", "none"), ("t5", "none"), ("lspe", "none"), ("t5", "rope"), ("lspe", "rope")]
-    (gap,) = smallest_gaps(plan).values()
-    assert what_can_be_found(plan) == (
-        f"With 3 seeds and 5 tests a difference must exceed {gap:.1f} standard deviations (of a scheme's scores in a "
+def test_what_a_plan_can_find_is_said_before_it_runs(tmp_path, pretended, capsys):
+    """Of two references each pair is one test, and data that share their rows are one task."""
+    pytest.importorskip("matplotlib")
+
+    def said(name, **fields):
+        compare(plan={**TOY, "test_lengths": [32], **fields}, output=tmp_path / name)
+        return capsys.readouterr().out
+
+    units = gap_in_units(tmp_path / "gap", 4, ["a"])
+    assert (
+        f"With 4 seeds and 3 tests a difference must exceed {units:.1f} standard deviations (of a scheme's scores in a "
         "task, over seeds) to be found in 4 of 5 cases."
+    ) in said("three", schemes=["none", "rope", "t5"], seeds=4)
+    assert "One seed gives no intervals" in said("one seed")
+    assert "Nothing is compared." in said("one scheme", schemes=["rope"], seeds=3)
+    tasks = [{"data": "probes", "name": name} for name in "abc"]
+    groups = {"first": ["a"], "others": ["b", "c"]}
+    found = re.search(
+        r"must exceed (\S+) on first, (\S+) on others standard", said("groups", tasks=tasks, groups=groups, seeds=4)
     )
-    assert what_can_be_found(replace(plan, seeds=(0,))).startswith("One seed gives no intervals")
-    assert what_can_be_found(replace(plan, schemes=("rope",))) == "Nothing is compared."
-    assert " on order decides, " in what_can_be_found(read_plan("practitioner_1000"))
+    assert found[1] == found[2]
 
 
-def test_scores_are_means_over_parts_and_tasks_of_the_seeds_that_all_have():
-    rows = [("a", "p", 0, 0.5), ("a", "q", 0, 0.7), ("a", "p", 1, 0.9), ("a", "q", 1, None), ("b", "b", 0, 0.8)]
-    table = pd.DataFrame(
-        [(*row, "rope", 8) for row in rows], columns=["task", "part", "seed", "score", "scheme", "length"]
+def test_scores_are_means_over_parts_and_tasks_of_the_seeds_that_all_have(tmp_path):
+    """With seed 1 a part of the first task can't be tested."""
+    scores = {
+        ("a", 0): {"p": 0.5, "q": 0.7},
+        ("a", 1): {"p": 0.9, "q": None},
+        ("b", 0): 0.8,
+        ("b", 1): 0.1,
+    }
+    tasks = [{"data": "probes", "name": name} for name in "ab"]
+    folder = made_up(
+        tmp_path,
+        toy(tasks=tasks, schemes=["rope"], seeds=2, test_lengths=[32]),
+        lambda run, _: scores[run.task.name, run.seed],
     )
-    assert scores(table, "a", "rope", 8) == {0: pytest.approx(0.6)}  # with seed 1 a part can't be tested
-    assert group_scores(table, ["a", "b"], "rope", 8) == {0: pytest.approx(0.7)}
-    assert scores(table, "a", "rope", 16) == {}
+    head, _, line = str(Comparison(folder)).splitlines()
+    cells = dict(zip(*([cell.strip() for cell in text.split("|")[2:-1]] for text in (head, line)), strict=True))
+    assert cells["mean of a"] == "**0.600 (1 seed)**"
+    assert cells["mean: all tasks"] == "**0.700 (1 seed)**"
 
 
-def test_k_of_n_runs_are_above_the_majority(tmp_path):
-    values = {0: 0.5, 1: 0.57, 2: 0.58, 3: 0.9, 4: 0.1}  # of 400 examples .58 has p = .0008, .57 has .003
-    plan = toy(schemes=["rope"], seeds=5, test_lengths=[32])
-    table, _ = read_table(made_up(tmp_path, plan, lambda run, _: values[run.seed], majority=0.5))
-    assert above_majority(table, "probes", "rope", 32) == (2, 5)
-    assert above_majority(table, "probes", "t5", 32) is None
-    matthews = table.assign(metric="matthews_correlation", score=table["score"] - 0.5 + 0.1)
-    assert above_majority(matthews, "probes", "rope", 32) == (3, 5)  # .17 sqrt(400) is 3.4 standard deviations
+@pytest.mark.parametrize(
+    ("metric", "values", "above"),
+    [  # of 400 examples .58 has p = .0008, .57 has .003
+        ("accuracy", (0.5, 0.57, 0.58, 0.9, 0.1), "2/5"),
+        ("matthews_correlation", (0.1, 0.17, 0.18, 0.5, -0.3), "3/5"),  # .17 sqrt(400) is 3.4 standard deviations
+    ],
+)
+def test_k_of_n_runs_are_above_the_majority(metric, values, above, tmp_path):
+    plan = toy(tasks=[{"data": "a", "metric": metric}], schemes=["rope"], seeds=5, test_lengths=[32])
+    with_majority = made_up(tmp_path / "with", plan, lambda run, _: values[run.seed], majority=0.5)
+    without = made_up(tmp_path / "without", plan, lambda run, _: values[run.seed])
+    assert f"{np.mean(values):.3f} {above}**" in str(Comparison(with_majority))
+    assert f"{np.mean(values):.3f}**" in str(Comparison(without))
 
 
 def test_the_control_is_compared_with_nothing(tmp_path):
     plan = toy(tasks=["probes", "halves"], seeds=3)
-    table, _ = read_table(made_up(tmp_path, plan, lambda run, length: 0.5 + run.seed / (9 + len(run.scheme))))
-    made = contrasts(plan, table)
-    assert [(c.group, c.length, c.scheme, c.reference) for c in made] == [
+    folder = made_up(tmp_path, plan, lambda run, length: 0.5 + run.seed / (9 + len(run.scheme)))
+    made = Comparison(folder).findings
+    assert [(f["tasks"], f["length"], f["scheme"], f["reference"]) for f in made] == [
         ("probes", 32, "rope", "none"),
         ("probes", 48, "rope", "none"),
     ]
 
 
 def test_the_committed_verdicts_are_those_of_an_independent_computation():
-    comparison = Summary.of(RESULTS / "practitioner_3000")
-    table = comparison.table
-    for contrast in comparison.contrasts:
+    comparison = Comparison(RESULTS / "practitioner_3000")
+    table, groups = comparison.table, json.loads((comparison.folder / "plan.json").read_text())["groups"]
+    for finding in comparison.findings:
         means, parts = [], []
-        for task in comparison.plan.groups[contrast.group]:
+        for task in groups[finding["tasks"]]:
             wide = table[table["task"] == task].pivot_table("score", "seed", "scheme")
-            pair = wide[[contrast.scheme, contrast.reference]]
+            pair = wide[[finding["scheme"], finding["reference"]]]
             means.append(pair.mean().iloc[0] - pair.mean().iloc[1])
             parts += [*(pair.var() / 5)]
         freedom = sum(parts) ** 2 / sum(part**2 / 4 for part in parts)
         t = sum(means) / np.sqrt(sum(parts))
-        assert contrast.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
-        assert contrast.corrected == pytest.approx(min(1, contrast.p * 2 * (8 + 7)))
-    assert len(comparison.contrasts) == 2 * (8 + 7)
+        p = 2 * stats.t.sf(abs(t), freedom)
+        assert finding["p"] == pytest.approx(min(1, p * 2 * (8 + 7)))
+    assert len(comparison.findings) == 2 * (8 + 7)
 
 
 @pytest.mark.parametrize(("seeds", "verdict"), [(3, "no test: fewer than 5 seeds, and not all learned"), (5, "better")])
 def test_where_learning_is_all_or_none_three_seeds_decide_nothing(tmp_path, seeds, verdict):
     """Of schemes that learn in half of the cases three agree too often."""
-    plan = toy(seeds=seeds, test_lengths=[32])
     learned = {"none": 0.5, "rope": 0.9}
     folder = made_up(
-        tmp_path, plan, lambda run, _: learned[run.scheme] + (run.scheme == "rope") * run.seed / 500, majority=0.5
+        tmp_path,
+        toy(seeds=seeds, test_lengths=[32]),
+        lambda run, _: learned[run.scheme] + (run.scheme == "rope") * run.seed / 500,
+        majority=0.5,
     )
-    (contrast,) = contrasts(plan, read_table(folder)[0])
-    assert contrast.verdict == verdict
+    (finding,) = Comparison(folder).findings
+    assert finding["verdict"] == verdict
     if seeds == 5:  # two of them are yet to be run
         for seed in (3, 4):
             (folder / "runs" / f"probes-rope-seed{seed}.json").unlink()
-        (contrast,) = contrasts(plan, read_table(folder)[0])
-        assert contrast.verdict == "no test: fewer than 5 seeds, and not all learned"
+        (finding,) = Comparison(folder).findings
+        assert finding["verdict"] == "no test: fewer than 5 seeds, and not all learned"
 
 
 SPREADS = {"like": (0.01, 0.01, 0.01), "unlike": (0.002, 0.01, 0.05), "all or none": None}

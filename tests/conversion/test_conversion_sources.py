@@ -15,7 +15,6 @@ from transformers import AlbertConfig
 
 from hf_posenc import UserError, convert
 from hf_posenc.checkpoints.keeper import is_model_file
-from hf_posenc.markdown import HERE
 from tests.support.conversion import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 from tests.support.training import snapshot
 
@@ -136,7 +135,7 @@ def test_the_card_names_the_source_by_its_place_on_the_hub_alone(source, tmp_pat
     convert(source, tmp_path / "from-a-folder", measure=False)
     card = ModelCard.load(tmp_path / "from-a-folder" / "README.md")
     assert (card.data.base_model, card.data.license, card.data.library_name) == (None, "mit", "transformers")
-    assert f'AutoModelForMaskedLM.from_pretrained("{HERE}", trust_remote_code=True)' in card.text
+    assert 'AutoModelForMaskedLM.from_pretrained("path/to/this/folder", trust_remote_code=True)' in card.text
     assert str(tmp_path) not in card.content
 
     pooling = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -149,7 +148,7 @@ def test_the_card_names_the_source_by_its_place_on_the_hub_alone(source, tmp_pat
     card = ModelCard.load(tmp_path / "from-the-hub" / "README.md")
     assert (card.data.base_model, card.data.library_name) == ("me/encoder", "sentence-transformers")
     assert card.data.tags == ["sentence-transformers", "posenc", "rope", "custom_code"]
-    assert f'SentenceTransformer("{HERE}", trust_remote_code=True)' in card.text
+    assert 'SentenceTransformer("path/to/this/folder", trust_remote_code=True)' in card.text
     assert "| swapped |" in card.text
 
 

@@ -20,9 +20,8 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, UserError
-from hf_posenc.comparison import Summary, read_plan
-from hf_posenc.comparison.report import render_report
+from hf_posenc import Comparison, PosEncConfig, PosEncForSequenceClassification, UserError
+from hf_posenc.comparison import read_plan
 from hf_posenc.conversion.loading import load_source
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import prepare
@@ -222,10 +221,10 @@ def test_run(tmp_path):
 
     def read(content):
         path.write_bytes(content)
-        comparison = Summary.of(results)
+        comparison = Comparison(results)
         runs = comparison.table.dropna(subset="seed").groupby(["scheme", "seed"])
         assert ("probes-rope-seed0" in comparison.missing) == (runs.ngroups < 4)
-        assert "nan" not in render_report(comparison, [])
+        assert "nan" not in comparison.report().read_text()
 
     fuzz(damaged(path.read_bytes(), True), read, ["probes-rope-seed0.json"], 40)
 

@@ -27,7 +27,6 @@ def test_consecutive_positions_gather_by_distance_like_any_others(positions):
     tokens = Tokens.from_positions(positions)
     reach = int(positions.max() - positions.min())
     assert tokens.max_distance == reach
-    assert tokens.rows_share_positions == (positions[0, 0] == 0)
     table = torch.randn(2 * reach + 1, 3, requires_grad=True)
     expected = table[tokens.distances() + reach].permute(0, 3, 1, 2)
     got = OfDistance(lambda distance: table[distance + reach]).bias(tokens)

@@ -169,7 +169,7 @@ Mine = make()
         ),
         (
             "from hf_posenc.model.scheme_math import __doc__\n" + GOOD,
-            "the public names of hf_posenc.model.scheme_math and scheme_vectors, and nothing else",
+            "the public names of hf_posenc.model.scheme_math, scheme_network and scheme_vectors, and nothing else",
         ),
         (
             "import sibling\n" + GOOD,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
-from hf_posenc.comparison.plan import PlannedRun
-from hf_posenc.comparison.results import PLAN_NAME, write_result
-from hf_posenc.files import write_json
+from hf_posenc.comparison.results import write_result
 from tests.support.common import write_jsonl
 
 SMALL = {
@@ -70,31 +69,40 @@ def read_run(results: Path, name: str) -> dict[str, Any]:
     return {**rows[0], "rows": rows}
 
 
-def row(plan: Plan, run: PlannedRun, score: float | None, length: int | None = None) -> dict[str, Any]:
-    length = length or plan.home_length
-    return {"part": run.task.name, "length": length, "metric": run.task.metric, "score": score, "examples": 400}
+def row(
+    plan: Plan, run: Any, score: float | None, length: int | None = None, part: str | None = None
+) -> dict[str, Any]:
+    shared = {"part": part or run.task.name, "length": length or plan.home_length, "metric": run.task.metric}
+    return {**shared, "score": score, "examples": 400}
 
 
-def done_run(
-    plan: Plan, run: PlannedRun, rows: list[dict[str, Any]] | None = None, **fields: Any
-) -> list[dict[str, Any]]:
+def done_run(plan: Plan, run: Any, rows: list[dict[str, Any]] | None = None, **fields: Any) -> list[dict[str, Any]]:
     """What `run_one` returns of a run that nobody has made."""
     shared = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "steps": 8, "seconds": 3.0}
     shared |= {"parameters": 1000, "rate": 0.001, "commit": "12e3456", "processor": "a machine", **fields}
     return [{**shared, **entry} for entry in rows or [row(plan, run, 0.5)]]
 
 
-def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float | None], **baselines: float) -> Path:
-    """A results folder with these scores by run and length, and baselines (`word_pairs=0.8`) of each task."""
-    write_json(folder / PLAN_NAME, plan.to_dict())
+def made_up(folder: Path, plan: Plan, score: Callable[[Any, int], Any], **baselines: float) -> Path:
+    """A results folder with these scores by run and length, and baselines (`word_pairs=0.8`) of each task.
+
+    A score of None: the inputs are too long; a dictionary: the scores of the task's parts.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.json").write_text(json.dumps(plan.to_dict()))
     for task in plan.tasks:
+        run = replace(plan.runs()[0], task=task)
         rows = [
-            {**row(plan, PlannedRun(task, "", 0), value, length), "task": task.name, "scheme": name.replace("_", " ")}
+            {**row(plan, run, value, length), "task": task.name, "scheme": name.replace("_", " ")}
             for name, value in baselines.items()
             for length in plan.lengths
         ]
         write_result(folder, plan, task, {"rows": rows, "seconds": 1.0})
     for run in plan.runs():
-        rows = [row(plan, run, score(run, length), length) for length in plan.lengths]
+        rows = []
+        for length in plan.lengths:
+            scored = score(run, length)
+            parts = scored if isinstance(scored, dict) else {run.task.name: scored}
+            rows += [row(plan, run, value, length, part) for part, value in parts.items()]
         write_result(folder, plan, run, {"rows": done_run(plan, run, rows)})
     return folder

@@ -14,10 +14,11 @@ from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from ...model.position_rope import PLAIN_ROPE
 from ...model.scheme_base import PositionScheme
 from ...model.scheme_factory import own_arguments, scheme_kwargs
-from ...model.scheme_table import SCHEMES
+from ...model.scheme_table import AUGMENTATIONS, EMBEDDING_STEPS, SCHEMES
 from ...model.seam import ConfigSupport
 from ..names import FieldError, scheme_names
 from .loaded_code import find_scheme, is_deferred, is_newer, loading_checkpoint, note_origin, schemes_of
+from .rows import may_unpad
 from .saved_code import collect_code, is_built_in, source_file
 
 logger = logging.get_logger(__name__)
@@ -61,12 +62,7 @@ class PackageSupport(ConfigSupport):
 
     find_scheme = staticmethod(find_scheme)
     loading = staticmethod(loading_checkpoint)
-
-    def sizes_of(self, name: str) -> dict[str, Any]:
-        """The fields of a size."""
-        if name not in SIZES:
-            raise ValueError(f"size={name!r} is unknown. Choose one of {', '.join(SIZES)}.")
-        return SIZES[name]
+    may_unpad = staticmethod(may_unpad)
 
     def prepare(self, config: PosEncConfig, keywords: dict[str, Any]) -> None:
         """Refuses keywords that aren't known, and names labels; of a file's, one that is like a field is said."""
@@ -177,16 +173,38 @@ class PackageSupport(ConfigSupport):
         return code_files(config)
 
 
+def from_size(cls: type[PosEncConfig], size: str, **overrides: Any) -> PosEncConfig:
+    """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
+
+    Args:
+        size (str): a name of `hf_posenc.SIZES`.
+        **overrides: fields that differ from the size's.
+
+    Raises:
+        ValueError: `size` isn't a name of `SIZES`.
+    """
+    if size not in SIZES:
+        raise ValueError(f"size={size!r} is unknown. Choose one of {', '.join(SIZES)}.")
+    return cls(**{**SIZES[size], **overrides})
+
+
 PosEncConfig.support = PackageSupport()
+PosEncConfig.from_size = classmethod(from_size)  # type: ignore[assignment]
 
 
 def code_files(config: PosEncConfig) -> dict[str, str]:
-    """The code of a checkpoint, by file name: the model, and the schemes that the configuration names.
+    """The code of a checkpoint, by file name: the model, and the schemes and other parts that the configuration names.
 
     Raises:
         ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
     """
-    return collect_code(config.position_embedding_type, schemes_of(config), config.position_augmentation)
+    used = {"AUGMENTATIONS": _used(AUGMENTATIONS, config.position_augmentation)}
+    used["EMBEDDING_STEPS"] = _used(EMBEDDING_STEPS, *["token_dropout"] * (config.token_dropout is not None))
+    return collect_code(config.position_embedding_type, schemes_of(config), used)
+
+
+def _used(table: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: function for name, function in table.items() if name in names}
 
 
 def takes_rope_parameters(scheme: Any) -> bool:

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 from ...model.scheme_base import PositionScheme
 from ...model.scheme_combined import CombinedPosition
-from ...model.scheme_table import AUGMENTATIONS
 
 TABLE = "scheme_table.py"
 MODEL = Path(inspect.getfile(PositionScheme)).parent
@@ -29,7 +28,7 @@ _BASES = {
     "RotatedPosition": "scheme_rotated",
 }
 """What a user's module may import from `hf_posenc`, and the file that has it."""
-_TOOLS = ("scheme_math", "scheme_vectors")
+_TOOLS = ("scheme_math", "scheme_network", "scheme_vectors")
 """The files of `hf_posenc.model` of which it may import every public name."""
 
 _INSTALLED = ("torch", "transformers", "numpy")
@@ -62,9 +61,14 @@ def code_of(scheme: type[PositionScheme]) -> dict[str, str]:
 
 
 def collect_code(
-    position_embedding_type: str, schemes: dict[str, type[PositionScheme]], augmentation: str = "none"
+    position_embedding_type: str, schemes: dict[str, type[PositionScheme]], others: dict[str, dict[str, Any]]
 ) -> dict[str, str]:
-    """The code of a checkpoint by file name: the model, the named schemes and augmentation, and a table of these.
+    """The code of a checkpoint by file name: the model, the named schemes and other parts, and a table of these.
+
+    Args:
+        position_embedding_type: what the table calls all of them together.
+        schemes: by name.
+        others: functions by name, of each other dictionary of the table.
 
     Raises:
         ValueError: a class can't travel; the message says why and what to do.
@@ -83,12 +87,11 @@ def collect_code(
     if len(schemes) > 1:
         table[position_embedding_type] = CombinedPosition
         entries.append("scheme_combined.py")
-    augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
-    entries += [f"{module_name(function)}.py" for function in augmentations.values()]
-    return {**files, **_with_imports(entries), TABLE: table_text(table, augmentations)}
+    entries += [f"{module_name(function)}.py" for named in others.values() for function in named.values()]
+    return {**files, **_with_imports(entries), TABLE: table_text(table, others)}
 
 
-def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, Any]) -> str:
+def table_text(table: dict[str, type[PositionScheme]], others: dict[str, dict[str, Any]]) -> str:
     """A checkpoint's `scheme_table.py`."""
     imports: set[str] = set()
     lines = []
@@ -99,10 +102,12 @@ def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, 
         as_what = "" if called == scheme.__name__ else f" as {called}"
         imports.add(f"from .{module_name(scheme)} import {scheme.__name__}{as_what}")
         lines.append(f'"{name}": {called}')
-    imports |= {f"from .{module_name(function)} import {function.__name__}" for function in augmentations.values()}
-    ways = ", ".join(f'"{name}": {function.__name__}' for name, function in augmentations.items())
-    title = '"""The positional schemes of this checkpoint, by name; and how training moves positions."""'
-    dictionaries = (f"SCHEMES = {{{', '.join(lines)}}}", f"AUGMENTATIONS = {{{ways}}}")
+    dictionaries = [f"SCHEMES = {{{', '.join(lines)}}}"]
+    for dictionary, named in others.items():
+        imports |= {f"from .{module_name(function)} import {function.__name__}" for function in named.values()}
+        pairs = ", ".join(f'"{name}": {function.__name__}' for name, function in named.items())
+        dictionaries.append(f"{dictionary} = {{{pairs}}}")
+    title = '"""The positional schemes of this checkpoint, by name; and what else it uses that few do."""'
     return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
@@ -222,8 +227,8 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
             "AddedPosition, RotatedPosition and DistanceBias (these on lines of their own) from hf_posenc, the public "
-            "names of hf_posenc.model.scheme_math and scheme_vectors, and nothing else of it; register_scheme "
-            "belongs into the script that uses it.",
+            "names of hf_posenc.model.scheme_math, scheme_network and scheme_vectors, and nothing else of it; "
+            "register_scheme belongs into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):
         raise _cannot_travel(
