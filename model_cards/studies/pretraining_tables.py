@@ -9,6 +9,7 @@ from hf_posenc.comparison.statistics import Interval, welch
 from hf_posenc.markdown import code, markdown_table
 from model_cards.studies.pretraining_plan import (
     CONTRASTS,
+    GATE_SCHEMES,
     MARGINS,
     MILLION,
     PLATEAU,
@@ -17,9 +18,12 @@ from model_cards.studies.pretraining_plan import (
     SCHEMES,
     START_SCHEMES,
     STARTS,
+    TOKENS,
     Part,
     Results,
     chosen_start,
+    gate,
+    spread_over_gap,
     starts,
     trials,
 )
@@ -41,6 +45,22 @@ def start_table(results: Results) -> str:
     ]
     names = ("scale .02", ".05", ".0884", ".05, `rope_theta` 200")
     return _table(("dev loss at 2.0 million", *names), rows)
+
+
+def gate_table(results: Results) -> str:
+    """The loss in the development novels of the gate's seeds, and their spread over the gap between its schemes."""
+    if not all(map(results.has, starts())):
+        return NOT_YET
+    rows, start = [], chosen_start(results)
+    for tokens in TOKENS:
+        parts = gate(tokens, start)
+        if not all(map(results.has, parts)):
+            break
+        losses = [
+            ", ".join(_dev_loss(results, part) for part in parts if part.scheme == scheme) for scheme in GATE_SCHEMES
+        ]
+        rows.append((f"{tokens / 1e6:.1f}", *losses, f"{spread_over_gap(results, tokens, start):.2f}"))
+    return _table(("million tokens", *map(code, GATE_SCHEMES), "spread of seeds / gap"), rows)
 
 
 def rate_table(results: Results) -> str:
@@ -155,6 +175,7 @@ def scheme_table(results: Results) -> str:
 
 TABLES: dict[str, Callable[[Results], str]] = {
     "starts": start_table,
+    "gate": gate_table,
     "rates": rate_table,
     "curves": curve_table,
     "schemes": scheme_table,

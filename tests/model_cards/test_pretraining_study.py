@@ -19,16 +19,18 @@ STEPS = 4 * 2048
 """The tokens of four steps."""
 
 
-def _written(part: Part, loss: float, *, diverged: bool = False) -> dict:
-    point = {"tokens": part.tokens, "train": loss, "dev": loss, "test": loss}
-    early = [point | {"tokens": millions * MILLION} for millions in (2, 5, 10) if millions * MILLION < part.tokens]
-    return {**asdict(part), "diverged": diverged, "cpu_seconds": 60.0, "curve": [*early, point]}
+def _written(part: Part, loss: float, early: float) -> dict:
+    losses = {millions * MILLION: early for millions in (2, 5, 10) if millions * MILLION < part.tokens}
+    losses[part.tokens] = loss
+    curve = [{"tokens": tokens, "train": value, "dev": value, "test": value} for tokens, value in losses.items()]
+    return {**asdict(part), "diverged": False, "cpu_seconds": 60.0, "curve": curve}
 
 
-def _write(folder: Path, parts: list[Part], loss) -> None:
+def _write(folder: Path, parts: list[Part], loss, early=None) -> None:
+    """Writes parts with a loss, and perhaps another before their end."""
     folder.mkdir(exist_ok=True)
     for part in sorted(parts, key=lambda part: part.tokens):  # a longer run goes on from a shorter one
-        (folder / f"{part.name}.json").write_text(json.dumps(_written(part, loss(part))))
+        (folder / f"{part.name}.json").write_text(json.dumps(_written(part, loss(part), (early or loss)(part))))
 
 
 def test_what_is_chosen_comes_before_what_is_compared(tmp_path: Path):
@@ -58,10 +60,14 @@ def test_what_is_chosen_comes_before_what_is_compared(tmp_path: Path):
 
 def test_a_gate_whose_seeds_differ_goes_on_to_more_tokens(tmp_path: Path):
     _write(tmp_path, next_parts(Results(tmp_path)), lambda part: 5.0)
-    _write(tmp_path, next_parts(Results(tmp_path)), lambda part: 3.0 - (part.scheme == "t5") + part.seed % 3)
+    at_ten = lambda part: 3.0 - (part.scheme == "t5") + part.seed % 3  # noqa: E731
+    _write(tmp_path, next_parts(Results(tmp_path)), at_ten)
     following = next_parts(Results(tmp_path))
     assert len(following) == 6
     assert {part.tokens for part in following} == {20 * MILLION}
+    for gap, better in ((0.5, 10), (3.0, 20)):  # at the end, with the same spread
+        _write(tmp_path, following, lambda part, gap=gap: 3.0 - gap * (part.scheme == "t5") + part.seed % 3, at_ten)
+        assert {part.tokens for part in main_parts(Results(tmp_path))} == {better * MILLION}
 
 
 def test_windows_hold_the_whole_document_and_no_other_one():
