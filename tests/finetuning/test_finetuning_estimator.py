@@ -237,6 +237,7 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
         (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of row 1"),
         (["a", "b"], pd.DataFrame({"label": ["x", None]}), "None: the label of row 1"),
         (["a", "b"], torch.tensor([0.5, math.nan]), "None: the label of row 1"),
+        (["a", "b"], pd.DataFrame([[0, 1], [1, 0]], columns=["x", "x"]), "y has two columns 'x'"),
         (["a", "b"], 3, "Expected array-like .* got 3"),
         (["a", "b"], [1, "x"], "the label of row 1 is 'x', and others are numbers"),
         (
