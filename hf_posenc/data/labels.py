@@ -187,7 +187,11 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
             f"that apply to each text, or give columns of 0 and 1: {spell('label_column', 'a,b')}."
         )
     known = declared or _said_of_numbers(kind, options)
-    names = [None if row is None else [_name_of(item, kind, known, spelt) for item in row] for row in rows]
+    exact = spelt if known is None else {*known}  # which may begin or end with blanks
+    names = [
+        None if row is None else [item if item in exact else _name_of(item, kind, known, spelt) for item in row]
+        for row in rows
+    ]
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
 
 

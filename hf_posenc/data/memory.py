@@ -42,10 +42,15 @@ def _frame_in_memory(given: Any) -> pd.DataFrame | None:
         given = _from_arrow(given)
     if given is None or not all(isinstance(name, str) for name in given.columns):
         return None
-    if not given.columns.is_unique:
-        twice = given.columns[given.columns.duplicated()][0]
-        raise UserError(f"X has two columns {twice!r}. Give each column a name of its own.")
+    _refuse_twice("X", given)
     return given
+
+
+def _refuse_twice(name: str, frame: pd.DataFrame) -> None:
+    """Refuses a table of which two columns have the same name."""
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise UserError(f"{name} has two columns {twice!r}. Give each column a name of its own.")
 
 
 def table_in_memory(given: Any) -> Table | None:
@@ -95,7 +100,13 @@ def values_in_memory(given: Any) -> list[Any]:
 
 
 def labels_in_memory(given: Any) -> Any:
-    """Labels in a form that scikit-learn takes: other libraries' tables as data frames, their columns as lists."""
+    """Labels in a form that scikit-learn takes: other libraries' tables as data frames, their columns as lists.
+
+    Raises:
+        UserError: two columns have the same name.
+    """
+    if isinstance(given, pd.DataFrame):
+        _refuse_twice("y", given)
     if isinstance(given, pd.DataFrame | pd.Series) or not (isinstance(given, Column | Dataset) or _speaks_arrow(given)):
         return given
     frame = _frame_in_memory(given)

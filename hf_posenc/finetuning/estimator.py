@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from itertools import count
+from numbers import Number
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +35,7 @@ from transformers import PreTrainedModel
 from ..checkpoints.files import TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
-from ..data.columns import note, notes_of, remembered_columns, spelt
+from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import empty_in_words, refuse_surrogates
@@ -437,7 +438,7 @@ def _with_gaps(values: list[Any], missing: Collection[int]) -> list[Any]:
 
 
 def require_labels(labels: Any, *, skips: bool = False) -> list[int]:
-    """The rows without a label, if `skips`; else refuses them, which NumPy would compare, and what no file can hold."""
+    """The rows without a label, if `skips`; else refuses them, which NumPy would compare, and what is no label."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
     missing = np.atleast_1d(pd.isna(np.asarray(labels, dtype=object)))
@@ -445,6 +446,22 @@ def require_labels(labels: Any, *, skips: bool = False) -> list[int]:
     if rows and not skips:
         what = f"Input contains NaN or None: the label of row {rows[0]}"
         raise UserError(f"{what}. Fill it in, or leave such rows out with skip_missing=True.")
-    cells = np.asarray(labels, dtype=object).ravel() if not issparse(labels) else ()
-    refuse_surrogates((f"The label of row {n}", cell) for n, cell in enumerate(cells) if isinstance(cell, str))
+    cells = np.empty(0) if issparse(labels) else np.atleast_1d(np.asarray(labels, dtype=object))
+    given = [(place[0], cell) for place, cell in np.ndenumerate(cells) if not is_absent(cell)]
+    refuse_surrogates((f"The label of row {row}", cell) for row, cell in given if isinstance(cell, str))
+    _refuse_odd(given)
     return rows
+
+
+def _refuse_odd(labels: list[tuple[int, Any]]) -> None:
+    """Refuses labels, each with its row, that are no string and no number, and strings beside numbers.
+
+    Of lists scikit-learn says how to write them.
+    """
+    if odd := [(row, label) for row, label in labels if not isinstance(label, Number | np.bool_ | Collection)]:
+        what = f"the label of row {odd[0][0]} is {odd[0][1]!r:.60}, no string or number"
+        raise UserError(f"{what}. Give strings, whole numbers or truth values; or numbers to predict.")
+    words = [(row, label) for row, label in labels if isinstance(label, str)]
+    if words and any(isinstance(label, Number | np.bool_) for _, label in labels):
+        row, label = words[0]
+        raise UserError(f"the label of row {row} is {label!r:.60}, and others are numbers. Write all labels alike.")

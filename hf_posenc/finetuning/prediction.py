@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -411,7 +412,23 @@ def with_answers(rows: pa.Table, answers: Sequence[dict[str, Any]]) -> pa.Table:
     schema = pa.schema({name: kinds.get(type(value), pa.float64()) for name, value in answers[0].items()})
     added = pa.Table.from_pylist(list(answers), schema)
     fields = [field.with_name(input_name(field.name, answers[0])) for field in rows.schema]
-    return pa.table([*rows.columns, *added.columns], schema=pa.schema([*fields, *schema], rows.schema.metadata))
+    metadata = _renamed_for_pandas(rows.schema.metadata or {}, answers[0])
+    return pa.table([*rows.columns, *added.columns], schema=pa.schema([*fields, *schema], metadata))
+
+
+def _renamed_for_pandas(metadata: dict[bytes, bytes], answer: Collection[str]) -> dict[bytes, bytes]:
+    """A schema's notes, in which pandas' types stand by the columns' new names, not by those of the answer's."""
+    if b"pandas" not in metadata:
+        return metadata
+    noted = json.loads(metadata[b"pandas"])
+
+    def renamed(name: Any) -> Any:
+        return input_name(name, answer) if isinstance(name, str) else name
+
+    noted["index_columns"] = [*map(renamed, noted.get("index_columns", []))]
+    for column in noted.get("columns", []):
+        column |= {key: renamed(column[key]) for key in ("name", "field_name") if key in column}
+    return {**metadata, b"pandas": json.dumps(noted).encode()}
 
 
 def json_lines(rows: pa.Table, answers: Iterable[dict[str, Any]]) -> Iterator[str]:

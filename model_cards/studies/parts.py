@@ -53,12 +53,22 @@ class Parts:
         self._write(name, measured, {"versions": versions(), "threads": torch.get_num_threads(), **facts})
 
     def wait(self) -> None:
-        """Writes the parts that run on a cluster, each as it ends. What comes next may need them."""
+        """Writes the parts that run on a cluster, each as it ends. What comes next may need them.
+
+        Raises:
+            ExceptionGroup: some failed; the others are written.
+        """
+        failed = []
         for future in as_completed(self.running):
             name = self.running.pop(future)
+            if (error := future.exception()) is not None:
+                failed.append(error)
+                continue
             facts = future.result()
             self._write(name, facts.pop("parts")[name], facts)
             print(f"{time.strftime('%H:%M')} {name}: done", flush=True)
+        if failed:
+            raise BaseExceptionGroup("Parts that failed", failed)
 
     def _write(self, name: str, measured: dict[str, Any], facts: dict[str, Any]) -> None:
         results = self.read() | facts  # another process may have measured other parts in the meantime

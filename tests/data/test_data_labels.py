@@ -109,6 +109,13 @@ def test_a_class_number_that_is_not_declared_is_refused_with_its_row(number):
         prepare({"train": as_table(rows, "a")}, Options(validation_share=0))
 
 
+def test_declared_labels_that_differ_by_a_blank_are_two():
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes", "yes "])})
+    rows = Dataset.from_dict({"text": texts(3), "label": [2, 0, 1]}, features=features)
+    data = prepare({"train": as_table(rows, "a")}, Options(validation_share=0))
+    assert (data.labels.names, data.splits["train"]["labels"][:]) == (("no", "yes", "yes "), [2, 0, 1])
+
+
 @pytest.mark.parametrize(
     ("cells", "options", "names", "numbers"),
     [
@@ -163,6 +170,7 @@ def test_one_hot_columns_are_labels(tmp_path):
     ("kind", "names", "cells", "said", "numbers"),
     [
         (ONE, ["pos", "neg"], ["neg", "pos"], None, [1, 0]),
+        (ONE, ["yes", "yes ", "no"], ["yes ", " yes", " no"], None, [1, 0, 2]),
         (ONE, ["0", "1"], [1.0, 0.0], None, [1, 0]),
         (ONE, ["0.5", "1.0", "2.0"], [1.0, 2.0], None, [1, 2]),
         (ONE, ["LABEL_0", "LABEL_1"], [0, 1], None, [0, 1]),

@@ -89,8 +89,8 @@ def test_it_is_the_training_of_the_command_line(tmp_path: Path, run: Any) -> Non
 
 @pytest.mark.parametrize(
     "labels",
-    [[3, 11, 20], [True, False], ["b", "a"], np.array([2, 1]), pd.Series(["x", "y"]), [1.0, 0.0]],
-    ids=["integers", "truth values", "strings", "numpy", "pandas", "whole floats"],
+    [[3, 11, 20], [True, False], ["b", "a"], np.array([2, 1]), pd.Series(["x", "y"]), [1.0, 0.0], ["x", "x "]],
+    ids=["integers", "truth values", "strings", "numpy", "pandas", "whole floats", "blanks"],
 )
 def test_predictions_are_labels_as_they_were_given(labels: Any, tmp_path: Path) -> None:
     texts, _ = data(24)
@@ -237,7 +237,14 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
         (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of row 1"),
         (["a", "b"], pd.DataFrame({"label": ["x", None]}), "None: the label of row 1"),
         (["a", "b"], torch.tensor([0.5, math.nan]), "None: the label of row 1"),
+        (["a", "b"], pd.DataFrame([[0, 1], [1, 0]], columns=["x", "x"]), "y has two columns 'x'"),
         (["a", "b"], 3, "Expected array-like .* got 3"),
+        (["a", "b"], [1, "x"], "the label of row 1 is 'x', and others are numbers"),
+        (
+            ["a", "b"],
+            pd.to_datetime(["2020-01-01", "2021-01-01"]),
+            "the label of row 0 is Timestamp.*, no string or number",
+        ),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: str) -> None:

@@ -124,6 +124,16 @@ def test_every_format_in_and_out_keeps_all_columns_beside_the_answer(run, checkp
     assert [path.name for path in (tmp_path / output).parent.iterdir() if path.name.startswith(".")] == []
 
 
+def test_pandas_types_of_columns_follow_their_names(checkpoint, tmp_path):
+    index = pd.Index([7, 8, 9], name="label_id")
+    frame = pd.DataFrame({"text": TEXTS, "label": pd.array([1, None, 0], "Int64")}, index=index)
+    frame.to_parquet(tmp_path / "in.parquet")
+    answered = hf_posenc.predict(checkpoint, data=tmp_path / "in.parquet", output=tmp_path / "out.parquet")
+    for table in (answered, pd.read_parquet(tmp_path / "out.parquet")):
+        assert table["label"].tolist() == [answer["label"] for answer in expected(checkpoint, TEXTS)]
+        pd.testing.assert_frame_equal(table[["text", "input_label"]].set_axis(["text", "label"], axis=1), frame)
+
+
 def test_a_regression_gives_numbers(run, regression, tmp_path):
     numbers = [answer["prediction"] for answer in expected(regression, TEXTS)]
     source = write(tmp_path / "in.csv")

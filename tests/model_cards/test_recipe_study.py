@@ -1,16 +1,18 @@
 """The studies that train: a part is measured once and shown."""
 
+import argparse
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from model_cards.studies import kept, recipe
-from model_cards.studies.parts import minilm_folder
+from model_cards.studies.parts import Parts, minilm_folder
 
 RECIPE = ["--parts", "scratch/comparisons", "--seeds", "2", "--options", '{"max_steps": 2, "max_rows": 64}']
 STUDIES = {
@@ -49,6 +51,21 @@ def test_a_part_is_measured_once_and_shown(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [*words, "--table"])
     study.main()
     assert row in capsys.readouterr().out
+
+
+def test_a_part_that_fails_on_a_cluster_costs_no_other(tmp_path):
+    parts = Parts(argparse.Namespace(output=tmp_path / "parts.json", parts=None, ray=False))
+    for name in ("a", "b", "c"):
+        future = Future()
+        parts.running[future] = name
+        if name == "b":
+            future.set_exception(RuntimeError("out of memory"))
+        else:
+            future.set_result({"threads": 1, "parts": {name: {"score": 1}}})
+    with pytest.raises(ExceptionGroup, match="Parts that failed") as raised:
+        parts.wait()
+    assert raised.group_contains(RuntimeError, match="out of memory")
+    assert parts.read() == {"threads": 1, "parts": {name: {"score": 1} for name in ("a", "c")}}
 
 
 @pytest.mark.slow
