@@ -28,11 +28,12 @@ class Parts:
     """The parts of a study in a JSON file, each written as it ends: a study that was stopped goes on with the next one.
 
     Args:
-        options: `output`, the file; `parts`, beginnings of the names to measure, or None; `ray`, on a cluster.
+        options: `output`, the file; `parts`, names to measure, whole or up to a slash, or None; `ray`, on a cluster.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.output, self.chosen = Path(options.output), tuple(options.parts or ("",))
+        self.output = Path(options.output)
+        self.chosen = None if options.parts is None else tuple(f"{part}/" for part in options.parts)
         self.cluster = Cluster() if options.ray else None
         self.running: dict[Future[Any], str] = {}
 
@@ -42,7 +43,8 @@ class Parts:
 
     def measure(self, name: str, part: Callable[[], dict[str, Any]], **facts: Any) -> None:
         """Measures a part, unless it is there or isn't chosen, and writes it with its seconds; `facts` are for all."""
-        if name in self.read()["parts"] or not name.startswith(self.chosen):
+        is_chosen = self.chosen is None or f"{name}/".startswith(self.chosen)
+        if name in self.read()["parts"] or not is_chosen:
             return
         if self.cluster is not None:
             self.running[self.cluster.run(measure_alone, name, self.read())] = name
@@ -132,7 +134,7 @@ def options_of(doc: str | None, study: str) -> argparse.ArgumentParser:
     parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
     parser.add_argument("--minilm", help=f"folder of {NAME}")
     parser.add_argument("--output", default=f"model_cards/results/{study}.json")
-    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
+    parser.add_argument("--parts", nargs="*", help="only parts with these names, or names up to a slash")
     parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
     parser.add_argument("--ray", action="store_true", help="give each part to a Ray cluster")
     return parser
