@@ -185,11 +185,10 @@ def _fit(trainer: RunTrainer, report: TrainingReport, recipe: Recipe, resumed: P
     with run_folder.guarded(Path(str(recipe.output_dir))), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge_lora(cast(Any, trainer.model))
-    took_steps = resumed is None or resumed.name != f"checkpoint-{trained.global_step}"
     report = replace(
         report,
         recipe=_hyperparameters(trainer, recipe),
-        metrics={**trained.metrics} if took_steps else {},  # else it reports a loss of no steps
+        metrics={**trained.metrics} if resumed is None else {},  # else they are of the steps since then alone
         history=trainer.state.log_history,
         best=_best(trainer, recipe),
     )

@@ -297,7 +297,8 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     resumed = train(stopped, **files, **options, resume=True)
     if options["save_strategy"] is None:
         assert evaluations(stopped) == evaluations(whole)
-    assert ("train_loss" in resumed.report.metrics) == (point not in (15, 20))  # there is no loss of no steps
+    # The Trainer's loss and seconds would be of the steps since then, not of the run.
+    assert not [name for name in resumed.report.metrics if name.startswith("train_")]
     assert_same_weights(whole, stopped)
 
 
