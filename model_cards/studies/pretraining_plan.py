@@ -6,7 +6,7 @@
    scaled to short texts, too, which decides nothing.
 2. The gate: `rope` and `t5`, three development seeds, 10 million tokens. If the spread of the seeds is more than a
    quarter of the gap between the two, 20 million. Main parts have the number at which the spread is the smaller share.
-3. Rates: each scheme with one development seed and three rates, 5 million tokens. The least loss in `dev` is taken.
+3. Rates: each scheme with one development seed and four rates, 5 million tokens. The least loss in `dev` is taken.
 4. Main parts: all nine schemes of a seed before those of the next, five seeds.
 5. Long parts: `rope`, `alibi`, `learned`, 30 million tokens, two seeds, which go on from the main parts.
 """
@@ -22,7 +22,8 @@ SCHEMES = ("none", "learned", "sinusoidal", "rope", "alibi", "t5", "rope+t5", "d
 REFERENCE = "rope"
 SEEDS = range(5)
 DEVELOPMENT_SEEDS = (100, 101, 102)
-RATES = (0.0015, 0.003, 0.006)
+RATES = (0.00075, 0.0015, 0.003, 0.006)
+"""With three, the lowest was best for all that were tried: a fourth was added below them."""
 GATE_SCHEMES, GATE_RATE = ("rope", "t5"), 0.003
 SCALES = ("scale0.02", "scale0.05", "scale0.0884")
 START_SCHEMES = ("learned", "rope", "alibi", "t5")
