@@ -21,8 +21,8 @@ def check_slopes(plain: Callable[..., None], name: str | None, scheme: PositionS
     Raises:
         ValueError: the backend takes no bias, or one slope for both sides.
     """
-    part = _alibi_of(scheme) if name == "flash_attention_2" and is_enabled() and _is_installed() else None
-    if part is None:
+    part = _alibi_of(scheme) if name == "flash_attention_2" and is_enabled() else None
+    if part is None or not _is_installed():  # asked last: to look for a package that isn't there takes its time
         plain(name, scheme)
     elif part.directional:
         raise ValueError(f"attn_implementation={name!r} takes one ALiBi slope for both sides. Use {WAY_OUT}.")
