@@ -1,6 +1,7 @@
 """The study of long inputs: the mean over windows, the rate that is chosen, and its table."""
 
 import json
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,6 +81,32 @@ def test_a_study_of_more_rows_takes_its_sets_ways_and_seeds_and_goes_on(tmp_path
     assert "mean over windows of 256" in shown
     assert "healed `rope`, `dynamic` to 1,536" in shown
     assert "2,048" not in shown
+
+
+def test_on_a_cluster_what_a_part_needs_is_written_before_it_begins(tmp_path, monkeypatch):
+    class Cluster:
+        def run(self, task, name, results):
+            known = {*results["parts"]}
+            assert name == "heal/rope" or "heal/rope" in known
+            if name.rpartition("/")[2].isdigit():
+                assert {
+                    f"imdb/{way}/rate/{rate:g}" for way in ("cut", "rope-cut") for rate in long_inputs.RATES
+                } <= known
+            future = Future()
+            future.set_result({"parts": {name: {}}})
+            return future
+
+    monkeypatch.setattr("model_cards.studies.parts.Cluster", Cluster)
+    monkeypatch.setattr(long_inputs, "find_minilm", str)
+    made = []
+    monkeypatch.setattr(long_inputs.Study, "start", lambda self, way: made.append(way))
+    options = {"data": str(tmp_path), "minilm": "minilm", "work": tmp_path, "output": tmp_path / "long.json"}
+    options |= {"parts": None, "ray": True, "rows": None, "tests": None, "bf16": False, "seeds": 2}
+    study = long_inputs.Study(SimpleNamespace(**options, sets=["imdb"], ways=["cut", "rope-cut"]))
+    study.run()
+    study.parts.wait()
+    assert len(study.parts.read()["parts"]) == 1 + 1 + 2 * 3 + 2 * 2
+    assert len(made) == 2  # by the one who gives parts away
 
 
 def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):

@@ -53,6 +53,22 @@ def test_a_part_is_measured_once_and_shown(name, tmp_path, monkeypatch, capsys):
     assert row in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("chosen", "measured"),
+    [
+        (None, ["trec/1", "trec/10", "trec/1/x"]),
+        (["trec"], ["trec/1", "trec/10", "trec/1/x"]),
+        (["trec/1"], ["trec/1", "trec/1/x"]),
+        (["tre"], []),
+    ],
+)
+def test_parts_are_chosen_by_whole_names_up_to_a_slash(chosen, measured, tmp_path):
+    parts = Parts(argparse.Namespace(output=tmp_path / "results.json", parts=chosen, ray=False))
+    for name in ("trec/1", "trec/10", "trec/1/x"):
+        parts.measure(name, dict)
+    assert [*parts.read()["parts"]] == measured
+
+
 def test_a_part_that_fails_on_a_cluster_costs_no_other(tmp_path):
     parts = Parts(argparse.Namespace(output=tmp_path / "parts.json", parts=None, ray=False))
     for name in ("a", "b", "c"):
