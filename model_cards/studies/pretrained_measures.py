@@ -3,13 +3,15 @@
     python -m model_cards.studies.pretrained_measures --data FOLDER --work FOLDER --output PARTS
     python -m model_cards.studies.pretrained_measures --table --output PARTS
 
-Each main part of `pretraining` that is trained is measured once; the file stands beside the part's. Nothing here is
-chosen: the lengths, the tasks and the contrasts were fixed before the first model was trained.
+Each main part of `pretraining` that is trained is measured: what takes minutes for all of them first, then the
+fine-tunings. Each measurement is a file beside the parts, written as it ends. Nothing here is chosen: the lengths, the
+tasks and the contrasts were fixed before the first model was trained.
 """
 
 import argparse
 import tempfile
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -97,31 +99,34 @@ def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: An
     return {"accuracy": report.metrics["test_accuracy"], "step": best.get("step"), "epoch": best.get("epoch")}
 
 
-def measure(part: Part, text: Text, options: argparse.Namespace) -> dict[str, Any]:
-    """All measurements of a trained part."""
-    checkpoint, data = Path(options.work) / part.name / f"model-{part.tokens // MILLION}M", data_folder(options)
+def as_it_is(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
+    """What a trained part can do without more training."""
     model = PosEncForMaskedLM.from_pretrained(checkpoint).eval()
-    return {
-        **asdict(part),
-        "lengths": lengths_of(model, text),
-        "blimp": blimp_of(model, text, data),
-        "fine_tuned": {task: fine_tuned(checkpoint, data, task, part.seed) for task in TASKS},
-    }
+    return {"lengths": lengths_of(model, text), "blimp": blimp_of(model, text, data)}
+
+
+def all_fine_tuned(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
+    """What a trained part can do after fine-tuning."""
+    return {"fine_tuned": {task: fine_tuned(checkpoint, data, task, part.seed) for task in TASKS}}
+
+
+MEASUREMENTS = {"as_it_is": as_it_is, "fine_tuned": all_fine_tuned}
 
 
 def run(options: argparse.Namespace) -> None:
     """Measures the main parts that are trained; one that diverged has no measurements."""
-    output, work = Path(options.output), Path(options.work)
+    output = Path(options.output)
     torch.set_num_threads(1)
-    text, results = Text(data_folder(options), work), Results(output)
-    for part in main_parts(results):
-        path = output / "measured" / f"{part.name}.json"
+    text, results = Text(data_folder(options), Path(options.work)), Results(output)
+    for name, part in product(MEASUREMENTS, main_parts(results)):
         if not results.has(part) or results.parts[part.name]["diverged"]:
             continue
+        folder, path = Path(options.work) / part.name, output / "measured" / f"{part.name}-{name}.json"
+        checkpoint = folder / f"model-{part.tokens // MILLION}M"
         try:
-            with FileLock(work / part.name / "measure.lock", 0):
+            with FileLock(folder / f"{name}.lock", 0):
                 if not path.is_file():
-                    write_json(path, measure(part, text, options))
+                    write_json(path, asdict(part) | MEASUREMENTS[name](part, checkpoint, text, data_folder(options)))
         except Timeout:
             continue  # another process measures it
 

@@ -91,8 +91,11 @@ class Results:
 
     @property
     def measured(self) -> list[dict[str, Any]]:
-        """What was measured of the main parts."""
-        return [_read(file) for file in sorted((self.folder / "measured").glob("*.json"))]
+        """What was measured of the main parts, all of a part's measurements together."""
+        of_parts: dict[tuple[str, int], dict[str, Any]] = {}
+        for measured in map(_read, sorted((self.folder / "measured").glob("*.json"))):
+            of_parts.setdefault((measured["scheme"], measured["seed"]), {}).update(measured)
+        return list(of_parts.values())
 
     @property
     def unigrams(self) -> float:

@@ -126,9 +126,14 @@ CONTRASTED: dict[str, tuple[Callable[[Measured], float | None], float]] = {
     "loss at 128": (lambda m: m["lengths"]["128"], MARGINS["loss"]),
     "rise to 1,024": (lambda m: m["lengths"].get("1024", math.nan) - m["lengths"]["128"], MARGINS["loss"]),
     "BLiMP": (lambda m: m["blimp"], MARGINS["accuracy"]),
-    "fine-tuned": (lambda m: statistics.fmean(t["accuracy"] for t in m["fine_tuned"].values()), MARGINS["accuracy"]),
+    "fine-tuned": (lambda m: _fine_tuned(m.get("fine_tuned", {})), MARGINS["accuracy"]),
 }
 """What is compared with `rope`, and the margin of equivalence."""
+
+
+def _fine_tuned(tasks: dict[str, dict[str, Any]]) -> float:
+    """The mean accuracy; no number before a model is fine-tuned."""
+    return statistics.fmean(task["accuracy"] for task in tasks.values()) if tasks else math.nan
 
 
 def contrast_table(results: Results) -> str:

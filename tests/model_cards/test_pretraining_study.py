@@ -117,7 +117,9 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     monkeypatch.setattr(pretrained_measures, "blimp_of", lambda model, text, data: 0.5)
     monkeypatch.setattr(pretrained_measures, "main_parts", lambda results: parts)
     pretrained_measures.main()
-    assert Results(tmp_path / "parts").measured[0]["lengths"].keys() == {"128", "256", "512", "1024"}
+    (measured,) = Results(tmp_path / "parts").measured
+    assert measured["lengths"].keys() == {"128", "256", "512", "1024"}
+    assert (measured["scheme"], measured["blimp"], measured["fine_tuned"]) == ("rope+t5", 0.5, {})
 
 
 def test_sentences_that_a_model_sees_alike_are_half_a_point():
@@ -136,8 +138,10 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     for part in parts:
         loss = 5.0 - (part.scheme == "t5") + part.seed / 1000
         measured = {"lengths": {"128": loss, "1024": loss + part.seed / 1e4}, "blimp": 0.6 + part.seed / 1e4}
-        of_part = {"scheme": part.scheme, "seed": part.seed, "fine_tuned": {"sst2": {"accuracy": 0.8}}}
-        (tmp_path / "measured" / f"{part.name}.json").write_text(json.dumps(measured | of_part))
+        fine_tuned = {"fine_tuned": {"sst2": {"accuracy": 0.8}}}
+        for name, values in {"as_it_is": measured, "fine_tuned": fine_tuned}.items():
+            of_part = {"scheme": part.scheme, "seed": part.seed, **values}
+            (tmp_path / "measured" / f"{part.name}-{name}.json").write_text(json.dumps(of_part))
     monkeypatch.setattr(sys, "argv", ["study", "--table", "--output", str(tmp_path)])
     pretrained_measures.main()
     printed = capsys.readouterr().out
