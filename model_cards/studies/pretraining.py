@@ -123,7 +123,8 @@ class Training:
     def _seed(self, number: int) -> int:
         return self.part.seed * 1_000_003 + number
 
-    def _train_step(self) -> float:
+    def train_step(self) -> float:
+        """Trains one step, and returns its loss."""
         windows = self._batch()
         with torch.autocast("cpu", torch.bfloat16):
             losses = masked_losses(
@@ -143,7 +144,7 @@ class Training:
         steps, losses, started = math.ceil(self.part.tokens / (BATCH * LENGTH)), list[float](), time.process_time()
         self.model.train()
         while self.step < steps and not self.has_diverged:
-            losses.append(self._train_step())
+            losses.append(self.train_step())
             if self.step % EVALUATE_EVERY == 0 or self.step == steps or not math.isfinite(losses[-1]):
                 self.seconds += time.process_time() - started
                 self._evaluate(sum(losses) / len(losses))

@@ -1,9 +1,10 @@
 """The tables of the pretraining study, of the parts that there are so far."""
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pandas as pd
 
 from hf_posenc.comparison.statistics import Interval, welch
 from hf_posenc.markdown import code, markdown_table
@@ -16,6 +17,7 @@ from model_cards.studies.pretraining_plan import (
     RATES,
     REFERENCE,
     SCHEMES,
+    SEEDS,
     START_SCHEMES,
     STARTS,
     TOKENS,
@@ -95,69 +97,102 @@ def curve_table(results: Results) -> str:
         if not parts:
             continue
         left = ", ".join(first_below(part["curve"], plateau) for part in parts)
-        losses = [[_loss_at(part["curve"], tokens) for part in parts] for tokens in (2.5, 5, 10)]
-        cost = statistics.fmean(part["cpu_seconds"] / part["tokens"] * 1e6 for part in parts)
-        rows.append((code(scheme), len(parts), left, *map(mean_and_spread, losses), f"{cost:.0f}"))
-    header = ("scheme", "seeds", "left the plateau (million)", "loss at 2.6", "at 5.1", "at 10.2", "seconds a million")
+        losses = [[loss for part in parts for loss in _loss_at(part["curve"], tokens)] for tokens in (2.5, 5, 10)]
+        rows.append((code(scheme), len(parts), left, *map(mean_and_spread, losses)))
+    header = ("scheme", "seeds", "left the plateau (million)", "loss at 2.6", "at 5.1", "at 10.2")
     return _table(header, rows)
 
 
-def _loss_at(curve: list[dict[str, float]], millions: float) -> float:
-    """The loss at the first evaluation from so many million tokens on."""
-    return next((point["test"] for point in curve if point["tokens"] >= millions * MILLION), math.nan)
+def _loss_at(curve: list[dict[str, float]], millions: float) -> list[float]:
+    """The loss at the first evaluation from so many million tokens on, if there is one."""
+    return [point["test"] for point in curve if point["tokens"] >= millions * MILLION][:1]
 
 
-def mean_and_spread(values: Sequence[float | None]) -> str:
-    """The mean and the standard deviation over seeds."""
-    present = _present(values)
-    if not present:
-        return ""
-    spread = f" ± {statistics.stdev(present):.3f}" if len(present) > 1 else ""
-    return f"{statistics.fmean(present):.3f}{spread}"
-
-
-def _present(values: Iterable[float | None]) -> list[float]:
-    """The values that there are: a table of positions has none at longer lengths."""
-    return [value for value in values if value is not None and not math.isnan(value)]
-
-
-Measured = dict[str, Any]
-CONTRASTED: dict[str, tuple[Callable[[Measured], float | None], float]] = {
-    "loss at 128": (lambda m: m["lengths"]["128"], MARGINS["loss"]),
-    "rise to 1,024": (lambda m: m["lengths"].get("1024", math.nan) - m["lengths"]["128"], MARGINS["loss"]),
-    "BLiMP": (lambda m: m["blimp"], MARGINS["accuracy"]),
-    "fine-tuned": (lambda m: _fine_tuned(m.get("fine_tuned", {})), MARGINS["accuracy"]),
+CONTRASTED = {
+    "loss at 128": MARGINS["loss"],
+    "rise to 1,024": MARGINS["loss"],
+    "BLiMP": MARGINS["accuracy"],
+    "fine-tuned": MARGINS["accuracy"],
 }
-"""What is compared with `rope`, and the margin of equivalence."""
+"""The columns that are compared with `rope`, and the margin of equivalence."""
 
 
-def _fine_tuned(tasks: dict[str, dict[str, Any]]) -> float:
-    """The mean accuracy; no number before a model is fine-tuned."""
-    return statistics.fmean(task["accuracy"] for task in tasks.values()) if tasks else math.nan
+def measured_runs(results: Results) -> pd.DataFrame:
+    """A row for each main part, empty where it isn't measured yet: what the other tables are made of."""
+    rows = []
+    for part in results.reported():
+        measured = results.measured.get((part["scheme"], part["seed"]), {})
+        losses = {f"loss at {int(length):,}": loss for length, loss in measured.get("lengths", {}).items()}
+        tasks = {task: score["accuracy"] for task, score in measured.get("fine_tuned", {}).items()}
+        rows.append(
+            {name: part[name] for name in ("scheme", "seed", "rate", "tokens", "diverged", "cpu_seconds", "commit")}
+            | {"left the plateau at": first_below(part["curve"], results.unigrams - PLATEAU)}
+            | losses
+            | {"BLiMP": measured.get("blimp"), **tasks}
+            | {"fine-tuned": statistics.fmean(tasks.values()) if tasks else None}
+        )
+    runs = pd.DataFrame(rows)
+    if rows and "loss at 1,024" in runs:
+        runs["rise to 1,024"] = runs["loss at 1,024"] - runs["loss at 128"]
+    return runs.sort_values(["seed", "scheme"]) if rows else runs
+
+
+def _values(runs: pd.DataFrame, scheme: str, column: str) -> list[float]:
+    """A column's values of a scheme's seeds; a table of positions has none at longer lengths."""
+    return list(runs.loc[runs["scheme"] == scheme, column].dropna()) if column in runs else []
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The mean and the standard deviation over seeds."""
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{spread}"
+
+
+def scheme_table(results: Results) -> str:
+    """What each scheme has after equal pretraining, mean and standard deviation over its seeds."""
+    rows, runs = [], measured_runs(results)
+    for scheme in SCHEMES if len(runs) else ():
+        of_scheme = runs[runs["scheme"] == scheme]
+        if len(of_scheme):
+            stayed = of_scheme["left the plateau at"].str.startswith("not").sum()
+            cost = (of_scheme["cpu_seconds"] / of_scheme["tokens"]).mean() * 1e6
+            columns = ("loss at 128", "loss at 1,024", "BLiMP", "fine-tuned")
+            cells = (mean_and_spread(_values(runs, scheme, column)) for column in columns)
+            rows.append((code(scheme), len(of_scheme), stayed, *cells, _within(runs, scheme), f"{cost:.0f}"))
+    header = ("scheme", "seeds", "on the plateau", "loss at 128", "loss at 1,024", "BLiMP", "fine-tuned")
+    return _table((*header, f"as {code(REFERENCE)} within the margin", "seconds a million"), rows)
+
+
+def _within(runs: pd.DataFrame, scheme: str) -> str:
+    """The columns in which a scheme is as good as the reference, by five seeds or more."""
+    columns = [column for column in CONTRASTED if "within" in _contrast(runs, scheme, column)]
+    return ", ".join(columns) if scheme != REFERENCE else ""
 
 
 def contrast_table(results: Results) -> str:
     """Each scheme minus `rope`, Welch on seeds, with intervals for all contrasts at once; verdicts with 5 seeds."""
-    rows, measured = [], results.measured
-    for scheme in (name for name in SCHEMES if name != REFERENCE):
-        cells = []
-        for value, margin in CONTRASTED.values():
-            names = (scheme, REFERENCE)
-            present = [_present(value(m) for m in measured if m["scheme"] == name) for name in names]
-            cells.append(_contrast(present[0], present[1], margin) if all(present) else "")
-        if any(cells):
-            rows.append((code(scheme), *cells))
-    return _table((f"minus {code(REFERENCE)}", *CONTRASTED), rows)
+    runs = measured_runs(results)
+    rows = [
+        (code(scheme), *(_contrast(runs, scheme, column) for column in CONTRASTED))
+        for scheme in SCHEMES
+        if len(runs) and scheme != REFERENCE
+    ]
+    return _table((f"minus {code(REFERENCE)}", *CONTRASTED), [row for row in rows if any(row[1:])])
 
 
-def _contrast(first: list[float], second: list[float], margin: float) -> str:
+def _contrast(runs: pd.DataFrame, scheme: str, column: str) -> str:
     """A difference with its interval, and a verdict where there are five seeds."""
+    first, second = (_values(runs, name, column) for name in (scheme, REFERENCE))
+    if not first or not second:
+        return ""
     interval, _ = welch([first], [second], 0.05 / CONTRASTS)
     text = f"{interval.mean:+.3f}"
     if interval.low is None or interval.high is None:
         return text
     text += f" [{interval.low:+.3f}, {interval.high:+.3f}]"
-    return text if min(len(first), len(second)) < 5 else f"{text} {_verdict(interval, margin)}".rstrip()
+    return text if min(len(first), len(second)) < len(SEEDS) else f"{text} {_verdict(interval, CONTRASTED[column])}"
 
 
 def _verdict(interval: Interval, margin: float) -> str:
@@ -165,17 +200,6 @@ def _verdict(interval: Interval, margin: float) -> str:
     words = ["differs"] if low > 0 or high < 0 else []
     words += [f"within {margin:g}"] if max(abs(low), abs(high)) < margin else []
     return ", ".join(words) or "not decided"
-
-
-def scheme_table(results: Results) -> str:
-    """What each scheme has after equal pretraining, mean and standard deviation over its seeds."""
-    rows = []
-    for scheme in SCHEMES:
-        measured = [m for m in results.measured if m["scheme"] == scheme]
-        if measured:
-            values = ([value(m) for m in measured] for value, _ in CONTRASTED.values())
-            rows.append((code(scheme), len(measured), *(mean_and_spread([*of_scheme]) for of_scheme in values)))
-    return _table(("scheme", "seeds", *CONTRASTED), rows)
 
 
 TABLES: dict[str, Callable[[Results], str]] = {

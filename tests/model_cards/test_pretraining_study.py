@@ -6,12 +6,22 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from hf_posenc.errors import UserError
-from model_cards.studies import pretrained_measures, pretraining, pretraining_plan, pretraining_text
+from model_cards.studies import (
+    early_attention,
+    pretrained_measures,
+    pretraining,
+    pretraining_pictures,
+    pretraining_plan,
+    pretraining_text,
+)
+from model_cards.studies.pretraining_pictures import EARLY
 from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts, next_parts
+from model_cards.studies.pretraining_tables import measured_runs
 from model_cards.studies.pretraining_text import Text, windows_of
 
 WORDS = "the a cat dog tree house sees likes old new and or not in on under".split()
@@ -23,7 +33,7 @@ def _written(part: Part, loss: float, early: float) -> dict:
     losses = {millions * MILLION: early for millions in (2, 5, 10) if millions * MILLION < part.tokens}
     losses[part.tokens] = loss
     curve = [{"tokens": tokens, "train": value, "dev": value, "test": value} for tokens, value in losses.items()]
-    return {**asdict(part), "diverged": False, "cpu_seconds": 60.0, "curve": curve}
+    return {**asdict(part), "diverged": False, "cpu_seconds": part.tokens / 1e6, "curve": curve, "commit": None}
 
 
 def _write(folder: Path, parts: list[Part], loss, early=None) -> None:
@@ -95,17 +105,17 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     missing = lambda results: [part for part in parts if not results.has(part)]  # noqa: E731
     monkeypatch.setattr(pretraining, "next_parts", missing)
     monkeypatch.setattr(sys, "argv", study)
-    step = pretraining.Training._train_step
+    step = pretraining.Training.train_step
 
     def killed(training: pretraining.Training) -> float:
         if training.step == 3:
             raise KeyboardInterrupt
         return step(training)
 
-    monkeypatch.setattr(pretraining.Training, "_train_step", killed)
+    monkeypatch.setattr(pretraining.Training, "train_step", killed)
     with pytest.raises(KeyboardInterrupt):
         pretraining.main()
-    monkeypatch.setattr(pretraining.Training, "_train_step", step)
+    monkeypatch.setattr(pretraining.Training, "train_step", step)
     pretraining.main()
     resumed = Results(tmp_path / "parts").parts[parts[0].name]
     text = Text(tmp_path, tmp_path / "work")
@@ -117,9 +127,9 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     monkeypatch.setattr(pretrained_measures, "blimp_of", lambda model, text, data: 0.5)
     monkeypatch.setattr(pretrained_measures, "main_parts", lambda results: parts)
     pretrained_measures.main()
-    (measured,) = Results(tmp_path / "parts").measured
+    measured = Results(tmp_path / "parts").measured["rope+t5", 3]
     assert measured["lengths"].keys() == {"128", "256", "512", "1024"}
-    assert (measured["scheme"], measured["blimp"], measured["fine_tuned"]) == ("rope+t5", 0.5, {})
+    assert (measured["blimp"], measured["fine_tuned"]) == (0.5, {})
 
 
 def test_sentences_that_a_model_sees_alike_are_half_a_point():
@@ -150,6 +160,42 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
     assert "differs" in row
     assert row.count("within 0.0") == 3
+    same = "rise to 1,024, BLiMP, fine-tuned"
+    assert f"| `t5` | 5 | 0 | 4.002 ± 0.002 | 4.002 ± 0.002 | 0.600 ± 0.000 | 0.800 ± 0.000 | {same} | 1 |" in printed
+    assert "| `rope` | 5 | 5 | 5.002 " in printed
+    runs = measured_runs(Results(tmp_path))
+    assert list(runs["scheme"][:2]) == ["rope", "t5"]
+    assert runs["rise to 1,024"].tolist() == pytest.approx([seed / 1e4 for seed in seeds for _ in range(2)])
+
+
+def test_early_attention_is_that_of_the_trained_model_by_distance(study: list[str], tmp_path: Path, monkeypatch):
+    parts = [Part(scheme, 0, 0.003, STEPS, "scale0.05") for scheme in (*EARLY, "t5")]
+    monkeypatch.setattr(early_attention, "main_parts", lambda results: parts)
+    monkeypatch.setattr(early_attention, "STEPS", 2)
+    monkeypatch.setattr(sys, "argv", study)
+    early_attention.main()
+    measured = early_attention.read_measured(tmp_path / "parts")
+    assert measured.keys() == set(EARLY)
+    # Without positions a token attends alike everywhere, and ALiBi's slopes hold from the start.
+    rows = [line.split(" | ") for line in early_attention.near_table(measured).splitlines()[2:]]
+    near = {row[0].strip("| `"): float(row[1]) for row in rows}
+    assert near["none"] == pytest.approx(7 / 128, abs=0.006)
+    assert near["alibi"] > 2 * near["none"]
+    before, after = (np.array(measured["t5"][moment]) for moment in ("before", "after"))
+    assert before.shape == (4, 2 * early_attention.FARTHEST + 1)
+    assert not np.allclose(before, after, atol=1e-5)
+    figure = pretraining_pictures.early_attention(measured)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(EARLY)
+    assert figure.axes[2].lines[0].get_ydata().tolist() == measured["alibi"]["after"][0]
+
+
+def test_curves_are_means_over_the_seeds_that_reached_a_point(tmp_path: Path):
+    parts = [Part("t5", seed, 0.003, 10 * MILLION, "scale0.05") for seed in (0, 1, 100)]
+    _write(tmp_path, parts, lambda part: 4.0 + part.seed)
+    (tmp_path / "text.json").write_text(json.dumps({"unigrams": 6.0}))
+    (axes,) = pretraining_pictures.curves(Results(tmp_path)).axes
+    curve = next(line for line in axes.lines if line.get_label() == "t5")
+    assert curve.get_xydata().tolist() == [[tokens * MILLION / 1e6, 4.5] for tokens in (2, 5, 10)]
 
 
 def test_parts_of_another_text_are_refused(study: list[str], tmp_path: Path):

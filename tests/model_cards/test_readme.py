@@ -64,7 +64,7 @@ RUN_ELSEWHERE = {
     "hf-posenc .* (my_scheme.py|runs/recency .*)|python examples/own_scheme/.*": "tests/schemes/test_own_scheme.py",
     r"python -m model_cards\.studies\.(recipe|kept) .*": "tests/model_cards/test_recipe_study.py, parts of it",
     r"python -m model_cards\.studies\.long_inputs .*": "tests/conversion/test_conversion_long_inputs.py, parts of it",
-    r"python -m model_cards\.studies\.pretraining .*": "tests/model_cards/test_pretraining_study.py, on a little text",
+    r"python -m model_cards\.studies\.(pretrain|early)\w+ .*": "tests/model_cards/test_pretraining_study.py, small",
     "hf-posenc compare .* --ray": "tests/comparison/test_comparison_ray.py",
 }
 """Commands by their pattern, and the test that runs them."""
