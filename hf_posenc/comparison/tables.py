@@ -143,9 +143,11 @@ def outcome(contrast: Contrast) -> str:
 def gaps_in_words(summary: Summary) -> str:
     """The smallest difference that is found in each group, and at each length: `0.023 on order, over 1 on words`."""
     lengths = statistics.tested_lengths(summary.plan)
+    tested = {(c.group, c.length) for c in summary.contrasts if c.corrected is not None}
     gaps = statistics.smallest_gaps(summary.plan, summary.table)
     return ", ".join(
         f"{'over 1' if gap > 1 else f'{gap:.3f}'} on {plain(group)}"
         + (f" at {length:,} tokens" if len(lengths) > 1 else "")
         for (group, length), gap in gaps.items()
+        if (group, length) in tested
     )
