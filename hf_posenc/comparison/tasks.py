@@ -23,6 +23,7 @@ from ..data.sources import read
 from ..data.tables import Table, as_table, counted
 from ..data.tokenizer import SPECIAL_TOKENS
 from ..errors import UserError
+from ..finetuning.start import check_start
 from ..options import Options
 from .plan import CONTROL, Plan, PlannedRun, Task
 from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
@@ -186,6 +187,13 @@ class TaskData:
         is_there = is_needed and {"validation", "test"} <= self._read.keys()
         return {"validation": self._read["validation"]} if is_there else {}
 
+    @property
+    def _known(self) -> Known:
+        """The marks of the texts that the plan's checkpoints were trained on."""
+        sources = {self.plan.checkpoint(scheme) for scheme in self.plan.schemes} if self.plan.pretrained else set()
+        starts = [check_start(replace(self.options, pretrained=source)) for source in sources]
+        return Known(trained_on=frozenset().union(*(beginning.known.trained_on for beginning in starts)))
+
     @cached_property
     def _read(self) -> dict[str, Table]:
         splits = read(self.options)
@@ -202,7 +210,7 @@ class TaskData:
         if task.is_generated:
             count = self.plan.train_examples_of(task)
             return CheckedData(None, f"{task.name}: generated, {count:,} examples to train on.")
-        prepared = prepare({**self.splits, **self._validation}, self.options)
+        prepared = prepare({**self.splits, **self._validation}, self.options, self._known)
         if (kind := prepared.labels.problem_type) != "single_label_classification":
             what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
             raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")

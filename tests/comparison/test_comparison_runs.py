@@ -25,7 +25,7 @@ from hf_posenc.comparison.baselines import _texts
 from hf_posenc.comparison.results import write_result
 from hf_posenc.comparison.run import is_rising, rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
-from hf_posenc.data.preparing import prepare
+from hf_posenc.data.preparing import marks_of, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
@@ -450,6 +450,19 @@ def test_runs_end_when_they_are_flat_and_keep_their_best(tmp_path, has_validatio
 
 
 # From pretrained weights
+
+
+def test_texts_that_a_checkpoint_was_trained_on_are_said(tmp_path, caplog):
+    folder, tokenizer = write_text_data(tmp_path / "colours"), make_tokenizer()
+    PosEncForSequenceClassification(PosEncConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(
+        tmp_path / "start"
+    )
+    tokenizer.save_pretrained(tmp_path / "start")
+    marks = marks_of([entry["text"] for entry in read_rows(folder / "test.jsonl")[:3]])
+    np.save(tmp_path / "start" / "_trained_on.npy", np.array(marks, np.uint64))
+    plan = toy(tasks=[{"data": str(folder)}], pretrained=str(tmp_path / "start"), options={})
+    TaskData(plan, plan.tasks[0]).check()
+    assert "The task 'colours': 3 of 40 test texts also in the training data" in caplog.text
 
 
 @pytest.mark.slow
