@@ -99,7 +99,9 @@ class Summary:
         table = self.table if part is None else self.table[self.table["part"] == part]
         names = (*self.baselines, *self.plan.schemes)
         samples = {name: statistics.samples(self.plan, table, tasks, name, length) for name in names}
-        means = {name: fmean(fmean(one.values()) for one in each) for name, each in samples.items() if all(each)}
+        means = {
+            name: fmean(fmean(of_seed.values()) for of_seed in each) for name, each in samples.items() if all(each)
+        }
         scores = {name: statistics.group_scores(table, tasks, name, length) for name in means}
         return Column(title, tasks, length, part, scores, dict(sorted(means.items(), key=lambda item: -item[1])))
 

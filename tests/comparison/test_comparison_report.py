@@ -229,6 +229,7 @@ def test_missing_runs_are_named(tmp_path):
     assert "3 schemes, 1 task with at most 64 training rows, 4 seeds: 11 runs" in text
     assert "\n- `probes-rope-seed1`\n" in text
     assert cells(text, "`rope`")[0] == "**0.802 (3 seeds)**"
+    assert re.search(r"rope & .textbf.0.802. \(0.00\d\) \(3 seeds\) ", Comparison(folder).to_latex())
     assert text.index("**1 run is missing.") < text.index("| `rope` |")
     for path in (tmp_path / "runs").glob("*"):
         path.unlink()
