@@ -65,7 +65,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         statistics=statistics,
         about=BASELINES,
         runs=runs,
-        rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
+        rows=" or ".join("all" if count is None else f"at most {count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(parts), max(parts)))),
         error=0.5 / min(parts) ** 0.5,
         rates=_rates_in_words(plan),
@@ -87,14 +87,17 @@ def _rates_in_words(plan: Plan) -> str:
 
 
 def answers(summary: Summary) -> Iterator[str]:
-    """Answers for each group whether order matters: the scheme that is furthest above `none`, and word pairs."""
+    """Answers for each group whether order matters: the scheme that is furthest above `none`, and word pairs.
+
+    A scheme that is shown to be better goes before one with a higher mean that isn't.
+    """
     for group, tasks in summary.plan.tested_groups.items():
         column = summary.column(group, tasks, summary.plan.home_length)
         here = [c for c in summary.contrasts if (c.group, c.length) == (group, column.length)]
         against = [c for c in here if c.reference == "none"] + [c.reversed() for c in here if c.scheme == "none"]
         if against:
-            best = max(against, key=lambda contrast: contrast.interval.mean)
-            verdict = "yes" if best.verdict == "better" else best.verdict
+            best = max(against, key=lambda c: (c.is_found and c.interval.mean > 0, c.interval.mean))
+            verdict = best.verdict.replace("better", "yes").replace("worse", "not shown")
             most = max(column.scores["none"].values(), default=0.0)
             scores = column.scores[best.scheme].values()
             count = f"{sum(score > most for score in scores)} of {counted(len(scores), 'run')} above all of `none`"

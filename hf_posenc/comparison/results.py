@@ -248,4 +248,8 @@ def _read_csv(path: Path, text: str) -> pd.DataFrame:
         raise UserError(f"{str(path)!r} is no table of results: the column {lacking[0]!r} is missing.")
     if cut := [*table.index[table["examples"].isna() | (table["seed"].notna() & table["processor"].isna())]]:
         raise UserError(f"{str(path)!r} is damaged: line {cut[0] + 2} isn't whole.")
-    return table.reindex(columns=[*COLUMNS, *_LATER])
+    table = table.reindex(columns=[*COLUMNS, *_LATER])
+    # A run that diverged has the majority's scores, which go on where the scheme's table of positions ends.
+    places = [table[name] for name in ("task", "part", "length", "scheme")]
+    is_past = table["score"].isna().groupby(places).transform("any")
+    return table.assign(score=table["score"].mask(is_past & table["diverged"].notna()))

@@ -202,11 +202,16 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     return made
 
 
-def _scored(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) -> dict[str, list[Scores]]:
-    """The scores of each scheme in each task; of tasks that share their data the means by seed, as of one task."""
+def samples(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], scheme: str, length: int) -> list[Scores]:
+    """The scores of a scheme in each task; of tasks that share their data the means by seed, as of one task."""
     if _share_data(plan, tasks):
-        return {scheme: [group_scores(table, tasks, scheme, length)] for scheme in plan.schemes}
-    return {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
+        return [group_scores(table, tasks, scheme, length)]
+    return [scores(table, task, scheme, length) for task in tasks]
+
+
+def _scored(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) -> dict[str, list[Scores]]:
+    """The samples of each scheme."""
+    return {scheme: samples(plan, table, tasks, scheme, length) for scheme in plan.schemes}
 
 
 def _share_data(plan: Plan, tasks: Sequence[str]) -> bool:

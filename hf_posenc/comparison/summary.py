@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
@@ -26,13 +25,9 @@ class Column:
     length: int
     part: str | None
     scores: dict[str, dict[int, float]]
-    """By scheme or baseline, by seed."""
-
-    @cached_property
-    def means(self) -> dict[str, float]:
-        """The means over seeds, the best first."""
-        means = {name: fmean(of_seed.values()) for name, of_seed in self.scores.items()}
-        return dict(sorted(means.items(), key=lambda item: -item[1]))
+    """By scheme or baseline, by seed; of several tasks for the seeds that all have."""
+    means: dict[str, float]
+    """Over seeds, then over tasks, as in the tests; the best first."""
 
 
 class Summary:
@@ -102,10 +97,13 @@ class Summary:
     def column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
         """The mean over some tasks at a length, or one part of a task."""
         table = self.table if part is None else self.table[self.table["part"] == part]
-        scores = {
-            name: statistics.group_scores(table, tasks, name, length) for name in (*self.baselines, *self.plan.schemes)
+        names = (*self.baselines, *self.plan.schemes)
+        samples = {name: statistics.samples(self.plan, table, tasks, name, length) for name in names}
+        means = {
+            name: fmean(fmean(of_seed.values()) for of_seed in each) for name, each in samples.items() if all(each)
         }
-        return Column(title, tasks, length, part, {name: of_seed for name, of_seed in scores.items() if of_seed})
+        scores = {name: statistics.group_scores(table, tasks, name, length) for name in means}
+        return Column(title, tasks, length, part, scores, dict(sorted(means.items(), key=lambda item: -item[1])))
 
     def columns(self, length: int) -> list[Column]:
         """The columns of the table at a length: tasks, and groups of several; of a task with parts these, too."""

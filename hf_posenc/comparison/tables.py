@@ -52,13 +52,18 @@ def _cell(summary: Summary, column: Column, name: str) -> str:
     if name not in column.means:  # the scheme's table ends before, or nothing was run
         rows = summary.table[(summary.table["scheme"] == name) & (summary.table["length"] == column.length)]
         return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
-    text = f"{column.means[name]:.3f}"
-    if name in summary.plan.schemes and (seeds := len(column.scores[name])) < len(summary.plan.seeds):
-        text += f" ({counted(seeds, 'seed')})"
+    text = f"{column.means[name]:.3f}{_fewer_seeds(summary, column, name)}"
     if name in summary.plan.schemes and len(column.tasks) == 1 and column.part is None:
         count = statistics.above_majority(summary.table, column.tasks[0], name, column.length)
         text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
     return text
+
+
+def _fewer_seeds(summary: Summary, column: Column, name: str) -> str:
+    """The number of a scheme's seeds where it lacks some, ` (3 seeds)`."""
+    seeds = len(column.scores[name])
+    lacks_some = name in summary.plan.schemes and seeds < len(summary.plan.seeds)
+    return f" ({counted(seeds, 'seed')})" if lacks_some else ""
 
 
 def _ending(summary: Summary, name: str) -> str:
@@ -115,7 +120,7 @@ def latex_table(summary: Summary) -> str:
             text = f"{column.means[name]:.3f}"
             text = rf"\textbf{{{text}}}" if name in summary.order and column.means[name] == most else text
             spread = f" ({stdev(of_seed.values()):.3f})" if len(of_seed) > 1 else ""
-            cells[column.title][name] = text + spread
+            cells[column.title][name] = text + spread + _fewer_seeds(summary, column, name)
     commits = ", ".join(sorted(set(summary.table["commit"].dropna())))
     caption = f"Mean score (standard deviation over {counted(len(summary.plan.seeds), 'seed')})"
     style = pd.DataFrame(cells).style.format_index(escape="latex", axis=0).format_index(escape="latex", axis=1)
@@ -143,9 +148,11 @@ def outcome(contrast: Contrast) -> str:
 def gaps_in_words(summary: Summary) -> str:
     """The smallest difference that is found in each group, and at each length: `0.023 on order, over 1 on words`."""
     lengths = statistics.tested_lengths(summary.plan)
+    tested = {(c.group, c.length) for c in summary.contrasts if c.corrected is not None}
     gaps = statistics.smallest_gaps(summary.plan, summary.table)
     return ", ".join(
         f"{'over 1' if gap > 1 else f'{gap:.3f}'} on {plain(group)}"
         + (f" at {length:,} tokens" if len(lengths) > 1 else "")
         for (group, length), gap in gaps.items()
+        if (group, length) in tested
     )

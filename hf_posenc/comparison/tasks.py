@@ -23,6 +23,7 @@ from ..data.sources import read
 from ..data.tables import Table, as_table, counted
 from ..data.tokenizer import SPECIAL_TOKENS
 from ..errors import UserError
+from ..finetuning.start import check_start
 from ..options import Options
 from .plan import CONTROL, Plan, PlannedRun, Task
 from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
@@ -173,12 +174,25 @@ class TaskData:
 
         Tested is on the validation split if a test split is reported, else on a tenth of the training rows.
         """
-        splits = self._read
-        if {"validation", "test"} <= splits.keys():
-            return {"train": splits["train"], "test": splits["validation"]}
-        rows = splits["train"]
+        rows = self._read["train"]
+        if self._validation:
+            return {"train": rows, "test": self._validation["validation"]}
         texts = find_columns(rows, self.options).texts(rows)
         return _hold_out(rows.select(whole_pairs(texts, self.options.max_rows or len(rows))), self.options)
+
+    @property
+    def _validation(self) -> dict[str, Table]:
+        """The split on which rates are tried, and which says when runs end, where one is needed that isn't the test."""
+        is_needed = (self.plan.until_flat or self.plan.search) and not self.task.is_generated
+        is_there = is_needed and {"validation", "test"} <= self._read.keys()
+        return {"validation": self._read["validation"]} if is_there else {}
+
+    @property
+    def _known(self) -> Known:
+        """The marks of the texts that the plan's checkpoints were trained on."""
+        sources = {self.plan.checkpoint(scheme) for scheme in self.plan.schemes} if self.plan.pretrained else set()
+        starts = [check_start(replace(self.options, pretrained=source)) for source in sources]
+        return Known(trained_on=frozenset().union(*(beginning.known.trained_on for beginning in starts)))
 
     @cached_property
     def _read(self) -> dict[str, Table]:
@@ -196,7 +210,7 @@ class TaskData:
         if task.is_generated:
             count = self.plan.train_examples_of(task)
             return CheckedData(None, f"{task.name}: generated, {count:,} examples to train on.")
-        prepared = prepare(self.splits, self.options)
+        prepared = prepare({**self.splits, **self._validation}, self.options, self._known)
         if (kind := prepared.labels.problem_type) != "single_label_classification":
             what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
             raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")
@@ -219,10 +233,7 @@ class TaskData:
 
     def training_splits(self, run: PlannedRun) -> dict[str, Table]:
         """The rows that a run trains on, and those that say when it ends where the data have such rows."""
-        splits = {"train": self.training_rows(run)}
-        if self.plan.until_flat and not self.task.is_generated and {"validation", "test"} <= self._read.keys():
-            splits["validation"] = self._read["validation"]
-        return splits
+        return {"train": self.training_rows(run), **(self._validation if self.plan.until_flat else {})}
 
     def test_parts(
         self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], *, trial: bool = False
@@ -241,7 +252,7 @@ class TaskData:
         for length in lengths:
             part = _encoded(self._test_rows(labels, trial), tokenizer, length)
             yield part
-            if part.longest < length:
+            if part.longest < length and length >= self.plan.home_length:
                 break  # nothing was cut, so that longer ones would be the same
 
     def _generated_parts(

@@ -60,17 +60,14 @@ class PreparedData:
         splits: any of train, validation and test, each with the columns `text`, `text_pair` for pairs, `__line__` and,
             where there are any, `labels` in the model's form.
         summary: what was read, used and left out.
+        trained_on: the marks of the training texts, those of the checkpoint to start from among them (see `marks_of`).
     """
 
     columns: Columns
     labels: Labels
     splits: Mapping[str, Dataset]
     summary: DataSummary
-
-    @property
-    def trained_on(self) -> list[int]:
-        """The marks of the training texts (see `marks_of`)."""
-        return self.splits["train"][_MARK][:]
+    trained_on: frozenset[int]
 
 
 def texts_of(part: Dataset) -> tuple[list[str], ...]:
@@ -121,9 +118,9 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
             labels = _in_standard_units(labels, columns.label, targets)
         doubts += _repetitions(parts["train"], marks, tables["train"])
         facts += chosen
-        trained = frozenset(marks)
+        trained = trained.union(marks)
     doubts += _shared_with(trained, parts)
-    return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts))
+    return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts), trained)
 
 
 def _shared_with(trained: Collection[int], parts: Mapping[str, Dataset]) -> list[str]:

@@ -52,7 +52,7 @@ class TrainingResult:
     """Also in `results.json` in the folder."""
     model: PreTrainedModel = field(repr=False)
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
-    trained_on: list[int] = field(repr=False)
+    trained_on: frozenset[int] = field(repr=False)
     """The marks of the training texts."""
 
 
@@ -221,7 +221,9 @@ def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def save_run(output: OutputFolder, report: TrainingReport, save_model: Any, trained_on: list[int]) -> TrainingReport:
+def save_run(
+    output: OutputFolder, report: TrainingReport, save_model: Any, trained_on: frozenset[int]
+) -> TrainingReport:
     """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
 
     Args:
@@ -239,7 +241,7 @@ def save_run(output: OutputFolder, report: TrainingReport, save_model: Any, trai
         if output.is_main:
             report = report.draw(new)
             files.write_text(new / "README.md", report.card())
-            np.save(new / TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+            np.save(new / TRAINED_ON, np.array(sorted(trained_on), dtype=np.uint64))
             files.write_json(new / run_folder.RESULTS_NAME, report.to_dict())
     if output.is_main:
         run_folder.delete_run(output.path)

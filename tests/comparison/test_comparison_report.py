@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from hf_posenc import SCHEMES, Comparison
-from hf_posenc.comparison.results import write_result
+from hf_posenc.comparison.results import load_plan, write_result
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
-from tests.support.comparison import done_run, made_up, toy
+from tests.support.comparison import done_run, made_up, row, toy
 
 pytest.importorskip("matplotlib")
 
@@ -102,14 +102,13 @@ def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
     legend = "0/3 after a score: so many runs are above the majority's answers (p < .001), and the others aren't."
     plan = toy(schemes=["none", "rope"], seeds=3, test_lengths=[32])
     text = report(made_up(tmp_path / "a", plan, level, majority=0.5))
-    assert "1 difference couldn't be tested: where some runs aren't above the majority, 3 seeds are so few that" in text
-    assert "5 seeds would test what 3 can't." in text
+    assert "1 difference couldn't be tested: where some runs aren't above the majority, fewer than 5 seeds of a" in text
     assert re.search(r"\+0.30\d \| no test: fewer than 5 seeds, and not all learned \|", text)  # nor an interval
     assert legend in text
     text = report(made_up(tmp_path / "b", plan, level, majority=0.2))
     assert "0/3" not in text
     assert "after a score" not in text
-    assert "would test" not in text
+    assert "be tested" not in text
 
 
 LEADS = {"schemes": ["none", "rope", "t5"], "reference": "rope", "seeds": 5, "test_lengths": [32]}
@@ -129,6 +128,23 @@ def test_what_leads_is_said_first_be_it_the_reference_or_a_baseline(fields, base
     first = next(line for line in text.splitlines() if line.startswith("- "))
     assert said in first
     assert first.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [  # of five seeds; `rope` has the highest mean in the first two
+        ({"none": (50, 1), "rope": (79, 30), "t5": (70, 1)}, "Yes on probes: `t5` has +0.200 ["),
+        ({"none": (50, 1), "rope": (52, 0.5), "t5": (51, 0.5)}, "Yes, within 0.05 on probes: `rope` has +0.020 ["),
+        ({"none": (90, 1), "rope": (80, 1), "t5": (70, 1)}, "Not shown on probes: `rope` has -0.100 ["),
+        ({"none": (50, 9), "rope": (52, 9), "t5": (51, 9)}, "Not decided on probes: `rope` has +0.020 ["),
+    ],
+)
+def test_order_matters_where_any_scheme_is_shown_to_be_better_than_none(scores, said, tmp_path):
+    plan = toy(schemes=[*scores], seeds=5, test_lengths=[32], margin=0.05)
+    folder = made_up(
+        tmp_path, plan, lambda run, _: (scores[run.scheme][0] + scores[run.scheme][1] * (run.seed - 2) / 2) / 100
+    )
+    assert f"**Does order matter in this data?** {said}" in report(folder)
 
 
 def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
@@ -210,14 +226,49 @@ def test_missing_runs_are_named(tmp_path):
     assert after[pair] == before[pair]
     assert after["rope", "none"] != before["rope", "none"]
     text = report(folder)
-    assert "3 schemes, 1 task with 64 training rows, 4 seeds: 11 runs" in text
+    assert "3 schemes, 1 task with at most 64 training rows, 4 seeds: 11 runs" in text
     assert "\n- `probes-rope-seed1`\n" in text
     assert cells(text, "`rope`")[0] == "**0.802 (3 seeds)**"
+    assert re.search(r"rope & .textbf.0.802. \(0.00\d\) \(3 seeds\) ", Comparison(folder).to_latex())
     assert text.index("**1 run is missing.") < text.index("| `rope` |")
     for path in (tmp_path / "runs").glob("*"):
         path.unlink()
     with pytest.raises(UserError, match="holds no run of its plan. Run `hf-posenc compare` first"):
         Comparison(tmp_path).report()
+
+
+def test_a_mean_over_tasks_is_the_one_that_is_tested(tmp_path):
+    """Whichever seeds a task lacks, also where no seed has all; and no gap is said of tests that can't be made."""
+    plan = toy(schemes=["none", "rope"], seeds=5, tasks=["a", "b"])
+    folder = made_up(
+        tmp_path, plan, lambda run, n: None if n > 32 and run.task.name == "a" else 0.5 + 0.08 * run.seed, majority=0.4
+    )
+    for missing, mean in (
+        (("a-rope-seed0", "a-rope-seed1"), 0.7),
+        (("b-rope-seed2", "b-rope-seed3", "a-rope-seed4"), 2 / 3),
+    ):
+        for name in missing:
+            (folder / "runs" / f"{name}.json").unlink()
+        text = report(folder)
+        assert cells(text, "`rope`")[2].startswith(f"**{mean:.3f} (")
+        assert f"{mean:.3f}; {mean - 0.66:+.3f} " in text
+        assert "in 4 of 5 cases is 0." in text
+        assert "at 48 tokens" not in text
+    assert "0 of 0 runs above all of `none`" in text
+
+
+def test_a_run_that_diverged_has_no_score_past_the_end_of_its_table(tmp_path):
+    """Where the other runs of its scheme have none."""
+    folder = made_up(tmp_path, toy(schemes=["none", "learned"], seeds=5), level, majority=0.45)
+    plan = load_plan(folder)
+    for run in plan.runs()[1::4]:
+        rows = done_run(plan, run, [row(plan, run, 0.45, length) for length in plan.lengths], diverged="a loss")
+        write_result(folder, plan, run, {"rows": rows})
+    text = report(folder)
+    assert cells(text, "`learned`")[0].startswith("**0.5")
+    assert cells(text.partition("## At other")[2], "`learned`")[0] == "too long"
+    assert [finding["length"] for finding in Comparison(folder).findings] == [32]
+    assert pd.read_csv(folder / "results.csv").query("scheme == 'learned' and length == 48")["score"].isna().all()
 
 
 def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
@@ -226,7 +277,7 @@ def test_a_plan_may_name_fewer_schemes_than_its_folder_has(tmp_path):
     (folder / "plan.json").write_text(json.dumps(fewer))
     for kept in ("runs", "a table"):
         text = report(folder)
-        assert "2 schemes, 1 task with 64 training rows, 3 seeds: 6 runs" in text, kept
+        assert "2 schemes, 1 task with at most 64 training rows, 3 seeds: 6 runs" in text, kept
         assert "The folder has runs of more schemes, which the plan doesn't name: `t5`." in text
         (folder / "plan.json").write_text(all_of_them)
         report(folder)

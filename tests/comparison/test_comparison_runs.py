@@ -25,7 +25,7 @@ from hf_posenc.comparison.baselines import _texts
 from hf_posenc.comparison.results import write_result
 from hf_posenc.comparison.run import is_rising, rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
-from hf_posenc.data.preparing import prepare
+from hf_posenc.data.preparing import marks_of, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
@@ -195,7 +195,8 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
     folder = write_text_data(tmp_path / "colours")
     shared = read_rows(folder / "train.jsonl")[:3]
     write_jsonl(folder / "test.jsonl", read_rows(folder / "test.jsonl") + shared)
-    plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}]})
+    write_jsonl(folder / "validation.jsonl", read_rows(folder / "train.jsonl")[:8])
+    plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}], "until_flat": {}})
     execute(plan, tmp_path / "results", console=quiet())
     assert re.search(r"The task .colours.: 3 of 43 test texts also in the training data", caplog.text)
     damaged = tmp_path / "results" / "baselines" / "colours.json"
@@ -205,11 +206,12 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
         execute(plan, tmp_path / "results", console=quiet())
     damaged.write_text(whole)
     assert len(execute(plan, tmp_path / "results", console=quiet()).skipped) == 2
-    path = folder / "test.jsonl"
-    first, *others = read_rows(path)
-    write_jsonl(path, [{**first, "text": first["text"] + " grey"}, *others])
-    with pytest.raises(UserError, match="the data of 'colours', which has changed since the first runs"):
-        execute(plan, tmp_path / "results", console=quiet())
+    for path in (folder / "test.jsonl", folder / "validation.jsonl"):
+        first, *others = whole = read_rows(path)
+        write_jsonl(path, [{**first, "text": first["text"] + " grey"}, *others])
+        with pytest.raises(UserError, match="the data of 'colours', which has changed since the first runs"):
+            execute(plan, tmp_path / "results", console=quiet())
+        write_jsonl(path, whole)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
@@ -252,9 +254,9 @@ def test_a_run_computes_in_the_threads_of_the_plan(tmp_path, monkeypatch, preten
 # What is tested
 
 
-def parts_of(folder, **task):
+def parts_of(folder, **fields):
     """The tests of a task, without a model."""
-    plan = toy(**{**TEXT, "test_examples": task.pop("test_examples", None), "tasks": [{"data": str(folder), **task}]})
+    plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}], **fields})
     texts = [entry["text"] for entry in read_rows(folder / "train.jsonl")]
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
     return {
@@ -274,6 +276,11 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
     for (_, length), (texts, part) in parts.items():
         assert part.longest == min(length, 46)
         assert all(text.endswith("first second [SEP]") for text in texts)
+
+
+def test_texts_that_a_shorter_length_holds_are_tested_at_the_train_length_too(tmp_path):
+    parts = parts_of(write_text_data(tmp_path / "colours"), train_length=48, test_lengths=[44, 48, 60])
+    assert [length for _, length in parts] == [44, 48]
 
 
 def test_baselines_read_the_texts_of_a_pair_between_the_special_tokens():
@@ -443,6 +450,19 @@ def test_runs_end_when_they_are_flat_and_keep_their_best(tmp_path, has_validatio
 
 
 # From pretrained weights
+
+
+def test_texts_that_a_checkpoint_was_trained_on_are_said(tmp_path, caplog):
+    folder, tokenizer = write_text_data(tmp_path / "colours"), make_tokenizer()
+    PosEncForSequenceClassification(PosEncConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(
+        tmp_path / "start"
+    )
+    tokenizer.save_pretrained(tmp_path / "start")
+    marks = marks_of([entry["text"] for entry in read_rows(folder / "test.jsonl")[:3]])
+    np.save(tmp_path / "start" / "_trained_on.npy", np.array(marks, np.uint64))
+    plan = toy(tasks=[{"data": str(folder)}], pretrained=str(tmp_path / "start"), options={})
+    TaskData(plan, plan.tasks[0]).check()
+    assert "The task 'colours': 3 of 40 test texts also in the training data" in caplog.text
 
 
 @pytest.mark.slow

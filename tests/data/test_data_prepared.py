@@ -152,13 +152,17 @@ def test_contradictions_and_texts_that_splits_share_are_counted_and_listed_where
 
 
 def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
+    """A training on other texts says it too, of those that its checkpoint was trained on, and passes them on."""
     rows = rows_with("xy" * 10)
     trained = prepared(write_csv(tmp_path / "a.csv", rows)).trained_on
     options = Options(data=write_csv(tmp_path / "b.csv", [*rows[:3], {"text": "new", "label": "x"}]))
-    known = Known(label_names=("x", "y"), trained_on=frozenset(trained))
-    assert prepare({"test": read(options)["train"]}, options, known).summary.doubts == [
-        "3 of 4 test texts also in the training data: scores on them say little."
-    ]
+    known = Known(label_names=("x", "y"), trained_on=trained)
+    new = write_csv(tmp_path / "c.csv", [{"text": f"new {n}", "label": label} for n, label in enumerate("xyxy")])
+    test, other = (read(one)["train"] for one in (options, Options(data=new)))
+    for tables in ({"test": test}, {"train": other, "test": test}):
+        data = prepare(tables, options, known)
+        assert "3 of 4 test texts also in the training data: scores on them say little." in data.summary.doubts
+        assert data.trained_on >= trained
 
 
 def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path):
