@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer.main
@@ -283,6 +284,15 @@ def test_a_head_that_was_lost_is_not_replaced_by_a_random_one(whole, tmp_path, s
     for command in ("predict", "train"):
         code, said = said_of(command, folder)
         assert (code, "lacks weights, which would be random: 'classifier.out_proj.bias" in said) == (2, True), said
+
+
+@pytest.mark.parametrize("source", ["ours", "bert"])
+def test_each_text_is_answered_as_alone_whichever_side_the_tokenizer_pads(whole, tmp_path, source):
+    folder = Path(shutil.copytree(whole[source], tmp_path / source))
+    _fields("tokenizer_config.json", padding_side="left")(folder)
+    classifier = hf_posenc.load(folder)
+    alone = classifier.predict_proba(["a"])
+    np.testing.assert_allclose(classifier.predict_proba(["a", "a good film number 3"])[:1], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
