@@ -90,7 +90,7 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     pooling = getattr(config, "classifier_pooling", None)
     dense = family.dense or fields["hidden_act"]
     fields |= {
-        "type_vocab_size": getattr(config, "type_vocab_size", 0),
+        "type_vocab_size": getattr(config, "type_vocab_size", 0) if family.token_types else 0,
         "classifier_hidden_act": getattr(config, family.fields.get("classifier_hidden_act", ""), dense),
         "classifier_pooling": next(
             (ours for ours, name in family.poolings.items() if name == pooling), fields["classifier_pooling"]
