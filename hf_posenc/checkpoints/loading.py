@@ -21,6 +21,7 @@ from ..model.scheme_base import PositionScheme
 from ..quiet import without_warnings
 from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite
+from .old_fields import check_old_fields
 from .opening import COUNTERS, Checkpoint, quoted
 
 logger = logging.get_logger(__name__)
@@ -139,6 +140,7 @@ def load_model(
     Raises:
         UserError: it can't be read, or doesn't match its configuration.
     """
+    check_old_fields(config, checkpoint.raw, checkpoint.name)
     auto = getattr(transformers, auto_class(task))
     read = read_in_class(checkpoint, auto, config, trust_remote_code=checkpoint.trust_remote_code)
     model: Any = read.model

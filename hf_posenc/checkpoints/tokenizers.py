@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import is_protobuf_available, is_sentencepiece_available
 
 from ..errors import UserError, readable, spell
+from ..model.configuration_posenc import PosEncConfig
 from .files import PIECES, VOCABULARIES, read_json
 from .opening import Checkpoint, find_folder
 
@@ -65,6 +66,8 @@ def load_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTokenizerBa
 def load_checked_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint that answers: as `load_tokenizer`, with ids that are those of its `tokenizer.json`.
 
+    For a model of transformers' own it pads on its class's side, whatever its files say.
+
     Raises:
         UserError: there is none, or another than the weights were trained with.
     """
@@ -75,6 +78,8 @@ def load_checked_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTok
             f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({checkpoint.name!r})."
         )
     check_ids(tokenizer, checkpoint.folder, checkpoint.name)
+    if config.model_type != PosEncConfig.model_type:  # on the left others count padding, and take it for [CLS]
+        tokenizer.padding_side = type(tokenizer).padding_side
     return tokenizer
 
 

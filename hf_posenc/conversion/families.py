@@ -34,8 +34,6 @@ SOURCE = "hf_posenc_source"
 """Where `task_specific_params` of a converted checkpoint name its family, to which a native export goes back."""
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
-GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
-"""Older names of the activation of a gated network."""
 SAME_FIELDS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id", "layer_norm_eps"),
@@ -188,7 +186,6 @@ class Family:
         foreign: how names begin that belong to heads which PosEnc hasn't.
         absent: of these the part of an encoder, which an export fills with zeros.
         biases: whether all its layers, norms and heads have biases. Ours that it lacks are zero.
-        old_fields: names of fields in older configurations, and today's, whose value must be the same.
         needs_padding: its class doesn't run without the padding token's number.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
         schemes: by `position_embedding_type`, what its class needs besides; first that of its checkpoints, unless they
@@ -221,7 +218,6 @@ class Family:
     foreign: tuple[str, ...] = ("cls.seq_relationship.", "discriminator_predictions.")
     absent: str | None = None
     biases: bool = True
-    old_fields: dict[str, str] = field(default_factory=dict)
     needs_padding: bool = False
     first_row: int | None = 0
     schemes: Mapping[str, Needs] = field(default_factory=lambda: _LEARNED)
@@ -480,16 +476,6 @@ _ALL = (
         decoder_bias="cls.predictions.bias",
         layer=_GATED_LAYER,
         layers="layers",
-        old_fields={
-            "n_embd": "hidden_size",
-            "n_layer": "num_hidden_layers",
-            "n_head": "num_attention_heads",
-            "n_inner": "intermediate_size",
-            "layer_norm_epsilon": "layer_norm_eps",
-            "activation_function": "hidden_act",
-            "rotary_emb_base": "rope_theta",
-            "rotary_emb_fraction": "partial_rotary_factor",
-        },
         needs_padding=True,
         schemes=_HALF_SPLIT,
         needed={**_GATED, **_NO_BIASES},
@@ -590,7 +576,6 @@ _ALL = (
         embeddings={"embeddings.word_embeddings": "embed_tokens", "norm": "norm"},
         foreign=("lm_head.",),
         biases=False,
-        old_fields={"clf_pooling": "classifier_pooling"},
         schemes=_HALF_SPLIT,
         needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_only",), "norm_type": ("rms_norm",)},
         poolings={"mean": "mean", "cls": "bos"},

@@ -5,10 +5,11 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 from ..checkpoints.files import read_json
+from ..checkpoints.old_fields import OLD_FIELDS, check_old_fields
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
 from ..tasks import task_of as class_task
-from .families import GATED_ACTS, SAME_FIELDS, Family, a_model
+from .families import SAME_FIELDS, Family, a_model
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -44,7 +45,8 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
             f"{source!r} has pad_token_id=None, and {a_model(family.model_type)} needs one. Put the padding token's "
             "number into its config.json."
         )
-    _check_body(family, config, raw, source)
+    _check_heads(config, source)
+    check_old_fields(config, raw, source)
     fields = _body(family, config, task)
     _set_positions(fields, family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, fields["hidden_act"], source)
@@ -56,8 +58,8 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     return fields
 
 
-def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -> None:
-    """Raises a UserError where heads have another width than ours, or older names of fields another value."""
+def _check_heads(config: Any, source: str) -> None:
+    """Raises a UserError where heads have another width than ours, or share a key."""
     width = config.hidden_size
     heads = config.num_attention_heads
     for name in ("head_dim", "attention_head_size"):
@@ -72,15 +74,6 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
             f"{source!r} has num_key_value_heads={keys}: several of its {heads} heads share a key, which PosEnc's body "
             "can't express."
         )
-    rope = getattr(config, "rope_parameters", None) or {}
-    values = {"partial_rotary_factor": 1.0, **config.to_dict(), **rope}
-    for old, today in family.old_fields.items():
-        if raw.get(old) is not None and GATED_ACTS.get(str(raw[old]), raw[old]) != values.get(today):
-            raise UserError(
-                f"{source!r}: config.json has {old}={raw[old]!r}, an older name that transformers doesn't read: it "
-                f"computes with {today}={values.get(today)!r}. Delete {old} there, and give "
-                f"{'rope_parameters ' * (today in rope)}the {today} that the weights need."
-            )
 
 
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
@@ -90,7 +83,7 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     pooling = getattr(config, "classifier_pooling", None)
     dense = family.dense or fields["hidden_act"]
     fields |= {
-        "type_vocab_size": getattr(config, "type_vocab_size", 0),
+        "type_vocab_size": getattr(config, "type_vocab_size", 0) if family.token_types else 0,
         "classifier_hidden_act": getattr(config, family.fields.get("classifier_hidden_act", ""), dense),
         "classifier_pooling": next(
             (ours for ours, name in family.poolings.items() if name == pooling), fields["classifier_pooling"]
@@ -177,7 +170,7 @@ def not_carried(family: Family, config: Any, tokenizer: Any, source: Checkpoint)
     usual = CONFIG_MAPPING[family.model_type]().to_dict()
     ours = config.to_dict()
     kept = {name: raw[name] for name in raw if raw[name] in (usual.get(name), ours.get(name))}
-    known = {"config.json": {*_TRANSLATED, *family.fields.values(), *family.old_fields, *kept}}
+    known = {"config.json": {*_TRANSLATED, *family.fields.values(), *OLD_FIELDS.get(family.model_type, ()), *kept}}
     if tokenizer is not None:
         known["tokenizer_config.json"] = {*_OF_FILES, *tokenizer.init_kwargs}
     known["generation_config.json"] = {"_from_model_config", "transformers_version", *raw, *ours}

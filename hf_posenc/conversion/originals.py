@@ -6,8 +6,8 @@ JinaBERT v2, which has no such class.
 
 from typing import Any
 
+from ..checkpoints.old_fields import GATED_ACTS, OLD_FIELDS
 from ..errors import UserError
-from .families import FAMILIES, GATED_ACTS
 
 _GTE = {
     "vocab_size": 30528,
@@ -21,7 +21,7 @@ _GTE = {
 _NOMIC = {"activation_function": "gelu", "rotary_emb_fraction": 0.0, "prenorm": True, "scale_attn_weights": True}
 """The same of Nomic's code."""
 _NOMIC_FIELDS = {
-    **FAMILIES["nomic_bert"].old_fields,
+    **OLD_FIELDS["nomic_bert"],
     "n_positions": "max_position_embeddings",
     "resid_pdrop": "hidden_dropout_prob",
     "attn_pdrop": "attention_probs_dropout_prob",

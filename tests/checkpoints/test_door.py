@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer.main
@@ -283,6 +284,23 @@ def test_a_head_that_was_lost_is_not_replaced_by_a_random_one(whole, tmp_path, s
     for command in ("predict", "train"):
         code, said = said_of(command, folder)
         assert (code, "lacks weights, which would be random: 'classifier.out_proj.bias" in said) == (2, True), said
+
+
+def test_an_older_name_with_another_value_than_the_class_computes_with_is_refused(tmp_path):
+    tiny_source(tmp_path, "eurobert", "text-classification")
+    word_tokenizer(WORDS).save_pretrained(tmp_path)
+    _fields("config.json", clf_pooling="mean")(tmp_path)
+    with pytest.raises(UserError, match="has clf_pooling='mean', an older name .* computes with classifier_pooling='b"):
+        hf_posenc.load(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["ours", "bert"])
+def test_each_text_is_answered_as_alone_whichever_side_the_tokenizer_pads(whole, tmp_path, source):
+    folder = Path(shutil.copytree(whole[source], tmp_path / source))
+    _fields("tokenizer_config.json", padding_side="left")(folder)
+    classifier = hf_posenc.load(folder)
+    alone = classifier.predict_proba(["a"])
+    np.testing.assert_allclose(classifier.predict_proba(["a", "a good film number 3"])[:1], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -269,6 +269,10 @@ def what_is_so_anyway(folder, theirs):
     edit(folder, attention_bias=True, mlp_bias=True, causal=False)
 
 
+def a_field_that_its_class_lacks(folder, theirs):
+    edit(folder, type_vocab_size=2)
+
+
 def fields_of_nomics_own_code(folder, theirs):
     edit(folder, **NOMIC_OLD)
 
@@ -281,6 +285,7 @@ def fields_of_nomics_own_code(folder, theirs):
         ("bert", "fill-mask", several_files),
         ("bert", "feature-extraction", what_is_so_anyway),
         ("gte", "feature-extraction", what_is_so_anyway),
+        ("modernbert", "feature-extraction", a_field_that_its_class_lacks),
         ("nomic_bert", "feature-extraction", fields_of_nomics_own_code),
     ],
 )
