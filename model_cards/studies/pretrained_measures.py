@@ -4,8 +4,9 @@
     python -m model_cards.studies.pretrained_measures --table --output PARTS
 
 Each main part of `pretraining` that is trained is measured: what takes minutes for all of them first, then the
-fine-tunings. Each measurement is a file beside the parts, written as it ends. Nothing here is chosen: the lengths, the
-tasks and the contrasts were fixed before the first model was trained.
+fine-tunings. Each measurement is a file beside the parts, written as it ends. A model that is no longer in the folder
+of the runs is trained again. Nothing here is chosen: the lengths, the tasks and the contrasts were fixed before the
+first model was trained.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from hf_posenc.checkpoints.loading import position_limit
 from hf_posenc.errors import run_script
 from hf_posenc.files import write_json
 from model_cards.studies.parts import Cluster, data_folder, read_rows
-from model_cards.studies.pretraining import held_out_loss, options_of_study
+from model_cards.studies.pretraining import held_out_loss, options_of_study, train_and_write
 from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts
 from model_cards.studies.pretraining_tables import TABLES
 from model_cards.studies.pretraining_text import LENGTH, Text
@@ -122,13 +123,16 @@ def run(options: argparse.Namespace) -> None:
         if not results.has(part) or results.parts[part.name]["diverged"]:
             continue
         folder, path = Path(options.work) / part.name, output / "measured" / f"{part.name}-{name}.json"
-        checkpoint = folder / f"model-{part.tokens // MILLION}M"
+        folder.mkdir(exist_ok=True)
         try:
-            with FileLock(folder / f"{name}.lock", 0):
+            with FileLock(folder / "part.lock", 0):
                 if not path.is_file():
+                    checkpoint = folder / f"model-{part.tokens // MILLION}M"
+                    if not checkpoint.is_dir():
+                        train_and_write(part, text, output, folder)
                     write_json(path, asdict(part) | MEASUREMENTS[name](part, checkpoint, text, data_folder(options)))
         except Timeout:
-            continue  # another process measures it
+            continue  # another process has it
 
 
 def main() -> None:

@@ -195,11 +195,16 @@ def train(part: Part, text: Text, output: Path, work: Path) -> bool:
     try:
         with FileLock(folder / "part.lock", 0):
             if not Results(output).has(part):  # another process may just have written it
-                machine = {"processor": processor(), "commit": commit(Path(__file__).parent), "versions": versions()}
-                write_json(output / f"{part.name}.json", Training(part, text, folder).run() | machine)
+                train_and_write(part, text, output, folder)
             return True
     except Timeout:
         return False
+
+
+def train_and_write(part: Part, text: Text, output: Path, folder: Path) -> None:
+    """Trains a part in its folder, and writes it."""
+    machine = {"processor": processor(), "commit": commit(Path(__file__).parent), "versions": versions()}
+    write_json(output / f"{part.name}.json", Training(part, text, folder).run() | machine)
 
 
 def options_of_study(doc: str | None) -> argparse.ArgumentParser:

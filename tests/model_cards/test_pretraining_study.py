@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -130,6 +131,10 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     measured = Results(tmp_path / "parts").measured["rope+t5", 3]
     assert measured["lengths"].keys() == {"128", "256", "512", "1024"}
     assert (measured["blimp"], measured["fine_tuned"]) == (0.5, {})
+    shutil.rmtree(tmp_path / "work" / parts[0].name)
+    shutil.rmtree(tmp_path / "parts" / "measured")
+    pretrained_measures.main()  # trains the model again
+    assert Results(tmp_path / "parts").measured["rope+t5", 3] == measured
 
 
 def test_sentences_that_a_model_sees_alike_are_half_a_point():
