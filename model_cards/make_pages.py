@@ -28,14 +28,17 @@ from hf_posenc.training.trainer_fields import FIELDS
 from model_cards.benchmark.tables import GPU, HOST, JUDGED, SERVING, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import table
+from model_cards.studies.early_attention import near_table, read_measured
 from model_cards.studies.kept import table as kept_table
 from model_cards.studies.long_inputs import table as long_inputs_table
 from model_cards.studies.passkey import depth_table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.passkey import test_table as passkey_tests
+from model_cards.studies.pretraining_pictures import curves, early_attention
 from model_cards.studies.pretraining_plan import Results
 from model_cards.studies.pretraining_tables import TABLES as PRETRAINING
+from model_cards.studies.pretraining_tables import measured_runs
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
 
 
@@ -71,7 +74,8 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             ),
         },
         folder / "pretraining.md": {
-            name: table(Results(folder / "results" / "pretraining")) for name, table in PRETRAINING.items()
+            **{name: table(Results(folder / "results" / "pretraining")) for name, table in PRETRAINING.items()},
+            "early": near_table(read_measured(folder / "results" / "pretraining")),
         },
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
@@ -336,6 +340,10 @@ def main() -> None:
     for path, text in render_pages().items():
         write_text(path, text)
     save_figure(passkey_figure(read_results(FOLDER, "passkey")), FOLDER.parent / "docs" / "passkey.png")
+    pretraining = FOLDER / "results" / "pretraining"
+    write_text(pretraining / "table.csv", measured_runs(Results(pretraining)).to_csv(index=False))
+    save_figure(curves(Results(pretraining)), pretraining / "curves.png", dpi=100)
+    save_figure(early_attention(read_measured(pretraining)), pretraining / "early_attention.png", dpi=100)
 
 
 if __name__ == "__main__":
