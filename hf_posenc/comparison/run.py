@@ -139,12 +139,12 @@ def run_one(
             Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True), least_gain=least_gain
         )
     except Diverged:
-        return _diverged(majority, {**shared, "seconds": round(time.time() - started, 1)}, NOT_FINITE)
+        return _diverged(majority, {**shared, "seconds": _seconds(started, options)}, NOT_FINITE)
     tested = list(_test(data, run, trained))
     losses = [entry["loss"] for entry in trained.report.history if "loss" in entry]
     shared |= {
         **_ending(plan, run.task.metric, trained.report),
-        "seconds": round(time.time() - started, 1),
+        "seconds": _seconds(started, options),
         "parameters": trained.report.parameters,
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
@@ -154,6 +154,11 @@ def run_one(
     if has_risen and majority and not _is_above(made, majority, plan.home_length):
         return _diverged(majority, shared, HAS_RISEN)
     return made
+
+
+def _seconds(started: float, options: dict[str, Any]) -> float | None:
+    """The seconds since a run's start; None of one that goes on: what it took before isn't known."""
+    return None if options["resume"] else round(time.time() - started, 1)
 
 
 def _ending(plan: Plan, metric: str, report: TrainingReport) -> dict[str, Any]:

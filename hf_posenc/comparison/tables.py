@@ -41,7 +41,7 @@ def score_table(summary: Summary, columns: Sequence[Column], cost: bool = False)
         seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
         for name, row in rows.items():
             has_runs = name in summary.order and name in seconds
-            row += [f"{seconds[name]:,.0f}", _whole(weights[name])] if has_runs else ["", ""]
+            row += [_whole(seconds[name]), _whole(weights[name])] if has_runs else ["", ""]
     lines = [*rows.values()]
     lines[len(summary.baselines) : len(summary.baselines)] = [["—"] * len(head)] * bool(summary.baselines)
     return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
@@ -75,7 +75,7 @@ def _ending(summary: Summary, name: str) -> str:
 
 
 def _whole(number: Any) -> str:
-    return "" if pd.isna(number) else f"{number:,}"  # every run of it diverged
+    return "" if pd.isna(number) else f"{number:,.0f}"  # every run of it diverged, or went on
 
 
 def test_table(summary: Summary) -> str:

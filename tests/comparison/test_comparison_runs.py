@@ -237,6 +237,10 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     whole, cut = (read_run(tmp_path / name, "probes-rope-seed0") for name in ("whole", "cut"))
     assert (len(seen[0]), cut["steps"]) == (1, whole["steps"])
     assert [entry["score"] for entry in cut["rows"]] == [entry["score"] for entry in whole["rows"]]
+    assert whole["seconds"] > 0
+    assert cut["seconds"] is None  # those before the stop aren't known
+    report = Comparison(tmp_path / "cut").report().read_text()
+    assert re.search(r"^\| `rope` \|.*\|  \| [\d,]+ \|$", report, re.MULTILINE)
     assert not work.exists()
 
 
