@@ -350,7 +350,7 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert steps == [5, 6, 7, 8]
     assert "missing keys" not in caplog.text  # of the head, whose last weights are the embeddings'
     assert report.healing["steps"] == 9
-    assert report.healing["seconds"] > 9 * 0.1  # those before it was interrupted count
+    assert report.healing["seconds"] >= 9 * 0.1  # those before it was interrupted count
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
         assert torch.equal(begun_anew.state_dict()[name], value), name
