@@ -50,6 +50,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         OSError: results aren't there.
     """
     root, compared = folder.parent, read_comparisons(folder)
+    pretraining = Results(folder / "results" / "pretraining")
     names = ("", "_bfloat16", "_proteins", "_sizes", "_schemes", "_2048", "_8192", "_serving")
     speeds = {name: read_results(folder, f"benchmark{name}") for name in names}
     converted, recipe = read_results(folder, "conversion"), read_results(folder, "recipe")
@@ -74,8 +75,8 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             ),
         },
         folder / "pretraining.md": {
-            **{name: table(Results(folder / "results" / "pretraining")) for name, table in PRETRAINING.items()},
-            "early": near_table(read_measured(folder / "results" / "pretraining")),
+            **{name: table(pretraining) for name, table in PRETRAINING.items()},
+            "early": near_table(read_measured(pretraining.folder)),
         },
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
@@ -106,7 +107,11 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
     }
     rendered = {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
-    return {**rendered, root / "examples" / "space" / "results.md": space_results(folder)}
+    return {
+        **rendered,
+        root / "examples" / "space" / "results.md": space_results(folder),
+        folder / "results" / "pretraining" / "table.csv": measured_runs(pretraining).to_csv(index=False),
+    }
 
 
 def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
@@ -341,7 +346,6 @@ def main() -> None:
         write_text(path, text)
     save_figure(passkey_figure(read_results(FOLDER, "passkey")), FOLDER.parent / "docs" / "passkey.png")
     pretraining = FOLDER / "results" / "pretraining"
-    write_text(pretraining / "table.csv", measured_runs(Results(pretraining)).to_csv(index=False))
     save_figure(curves(Results(pretraining)), pretraining / "curves.png", dpi=100)
     save_figure(early_attention(read_measured(pretraining)), pretraining / "early_attention.png", dpi=100)
 
