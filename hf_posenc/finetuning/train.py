@@ -137,7 +137,7 @@ def _train(
     report = begin_report(model, prepared, encoded, cut, options, tokenizer, **known)
     report.show_start(console)
     report = _score(_fit(trainer, report, recipe, resumed), trainer, encoded)
-    report = replace(report, seconds=round(time.time() - started, 1))
+    report = replace(report, seconds=None if resumed else round(time.time() - started, 1))
     if report.calibration is not None:
         note(model.config, temperature=report.calibration.temperature)
     report = save_run(output, report, partial(_save, trainer), prepared.trained_on)

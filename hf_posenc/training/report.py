@@ -109,6 +109,7 @@ class TrainingReport:
         best: where the kept weights are from: `metric`, `value`, `step`, `epoch`. None: the last step.
         metrics: `train_...`, `eval_...` (validation) and `test_...` numbers.
         history: what was logged, in order.
+        seconds: of the whole run; None where it went on after a stop.
     """
 
     options: dict[str, Any]

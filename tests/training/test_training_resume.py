@@ -299,6 +299,7 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
         assert evaluations(stopped) == evaluations(whole)
     # The Trainer's loss and seconds would be of the steps since then, not of the run.
     assert not [name for name in resumed.report.metrics if name.startswith("train_")]
+    assert resumed.report.seconds is None
     assert_same_weights(whole, stopped)
 
 
