@@ -11,12 +11,13 @@ first model was trained.
 
 import argparse
 import tempfile
+from collections import defaultdict
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
@@ -66,19 +67,22 @@ def pseudo_likelihood(model: PosEncForMaskedLM, tokenizer: Any, sentence: str) -
     return float(log_probabilities[torch.arange(len(places)), ids[places]].sum())
 
 
-def blimp_score(likelihoods: dict[str, dict[str, float]]) -> float:
-    """The share of pairs whose acceptable sentence is likelier; a tie is half a point."""
-    gaps = np.array([pair["acceptable"] - pair["unacceptable"] for pair in likelihoods.values()])
-    return float(np.where(np.abs(gaps) < TIE, 0.5, gaps > 0).mean())
+def blimp_points(likelihoods: dict[str, dict[str, float]]) -> dict[str, float]:
+    """For each pair 1 where the acceptable sentence is likelier, 0 where it isn't; a tie is half a point."""
+    gaps = {name: pair["acceptable"] - pair["unacceptable"] for name, pair in likelihoods.items()}
+    return {name: 0.5 if abs(gap) < TIE else float(gap > 0) for name, gap in gaps.items()}
 
 
-def blimp_of(model: PosEncForMaskedLM, text: Text, data: Path) -> float:
-    """The score on the pairs of BLiMP whose sentences hold the same words."""
-    likelihoods: dict[str, dict[str, float]] = {}
+def blimp_of(model: PosEncForMaskedLM, text: Text, data: Path) -> dict[str, Any]:
+    """The score on the pairs of BLiMP whose sentences hold the same words, and on those of each paradigm."""
+    likelihoods: dict[str, dict[str, float]] = defaultdict(dict)
+    paradigms: dict[str, list[str]] = defaultdict(list)
     for row in read_rows(data, "blimp_order", "test"):
-        pair = likelihoods.setdefault(row["pair_id"], {})
-        pair[row["label"]] = pseudo_likelihood(model, text.tokenizer, row["text"])
-    return blimp_score(likelihoods)
+        likelihoods[row["pair_id"]][row["label"]] = pseudo_likelihood(model, text.tokenizer, row["text"])
+        paradigms[row["paradigm"]].append(row["pair_id"])
+    points = blimp_points(likelihoods)
+    by_paradigm = {name: round(fmean(points[pair] for pair in pairs), 4) for name, pairs in sorted(paradigms.items())}
+    return {"blimp": fmean(points.values()), "blimp_paradigms": by_paradigm}
 
 
 def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: Any) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: An
 def as_it_is(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
     """What a trained part can do without more training."""
     model = PosEncForMaskedLM.from_pretrained(checkpoint).eval()
-    return {"lengths": lengths_of(model, text), "blimp": blimp_of(model, text, data)}
+    return {"lengths": lengths_of(model, text), **blimp_of(model, text, data)}
 
 
 def all_fine_tuned(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:

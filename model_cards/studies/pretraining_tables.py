@@ -1,6 +1,7 @@
 """The tables of the pretraining study, of the parts that there are so far."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -202,6 +203,19 @@ def _verdict(interval: Interval, margin: float) -> str:
     return ", ".join(words) or "not decided"
 
 
+def paradigm_table(results: Results) -> str:
+    """The mean score over seeds on the pairs of each of BLiMP's paradigms."""
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (scheme, _), measured in results.measured.items():
+        for paradigm, score in measured.get("blimp_paradigms", {}).items():
+            scores[paradigm][scheme].append(score)
+    rows = [
+        (code(paradigm), *(f"{statistics.fmean(of_scheme[s]):.2f}" if s in of_scheme else "" for s in SCHEMES))
+        for paradigm, of_scheme in scores.items()
+    ]
+    return _table(("BLiMP's pairs", *map(code, SCHEMES)), rows)
+
+
 TABLES: dict[str, Callable[[Results], str]] = {
     "starts": start_table,
     "gate": gate_table,
@@ -209,5 +223,6 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "curves": curve_table,
     "schemes": scheme_table,
     "contrasts": contrast_table,
+    "paradigms": paradigm_table,
 }
 """By the name of its mark in model_cards/pretraining.md."""

@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,7 +126,7 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     assert resumed["tokens"] == STEPS
     assert len({tuple(row.tolist()) for row in text.train}) == len(text.train)  # each document once
     monkeypatch.setattr(pretrained_measures, "TASKS", ())
-    monkeypatch.setattr(pretrained_measures, "blimp_of", lambda model, text, data: 0.5)
+    monkeypatch.setattr(pretrained_measures, "blimp_of", lambda model, text, data: {"blimp": 0.5})
     monkeypatch.setattr(pretrained_measures, "main_parts", lambda results: parts)
     pretrained_measures.main()
     measured = Results(tmp_path / "parts").measured["rope+t5", 3]
@@ -140,8 +141,21 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
 def test_sentences_that_a_model_sees_alike_are_half_a_point():
     gaps = {"a": 1.0, "b": -1.0, "c": 1e-5, "d": -1e-5}
     pairs = {name: {"acceptable": gap, "unacceptable": 0.0} for name, gap in gaps.items()}
-    assert pretrained_measures.blimp_score(pairs) == 0.5
-    assert pretrained_measures.blimp_score({"c": pairs["c"]}) == 0.5
+    assert pretrained_measures.blimp_points(pairs) == {"a": 1.0, "b": 0.0, "c": 0.5, "d": 0.5}
+
+
+def test_blimp_is_scored_for_each_paradigm(study: list[str], tmp_path: Path, monkeypatch):
+    rows = [("p", "p-1", 2.0, 1.0), ("p", "p-2", 1.0, 2.0), ("q", "q-1", 0.0, 3.0), ("q", "q-2", 0.0, 3.0)]
+    (tmp_path / "blimp_order").mkdir()
+    sentences = [
+        {"paradigm": paradigm, "pair_id": pair, "label": label, "text": f"{likelihood}"}
+        for paradigm, pair, *likelihoods in rows
+        for label, likelihood in zip(("acceptable", "unacceptable"), likelihoods, strict=True)
+    ]
+    (tmp_path / "blimp_order" / "test.jsonl").write_text("\n".join(map(json.dumps, sentences)))
+    monkeypatch.setattr(pretrained_measures, "pseudo_likelihood", lambda model, tokenizer, text: float(text))
+    scores = pretrained_measures.blimp_of(None, SimpleNamespace(tokenizer=None), tmp_path)
+    assert scores == {"blimp": 0.25, "blimp_paradigms": {"p": 0.5, "q": 0.0}}
 
 
 def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: Path, monkeypatch, capsys):
@@ -153,6 +167,7 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     for part in parts:
         loss = 5.0 - (part.scheme == "t5") + part.seed / 1000
         measured = {"lengths": {"128": loss, "1024": loss + part.seed / 1e4}, "blimp": 0.6 + part.seed / 1e4}
+        measured["blimp_paradigms"] = {"principle_A": part.seed / 10}
         fine_tuned = {"fine_tuned": {"sst2": {"accuracy": 0.8}}}
         for name, values in {"as_it_is": measured, "fine_tuned": fine_tuned}.items():
             of_part = {"scheme": part.scheme, "seed": part.seed, **values}
@@ -168,6 +183,7 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     same = "rise to 1,024, BLiMP, fine-tuned"
     assert f"| `t5` | 5 | 0 | 4.002 ± 0.002 | 4.002 ± 0.002 | 0.600 ± 0.000 | 0.800 ± 0.000 | {same} | 1 |" in printed
     assert "| `rope` | 5 | 5 | 5.002 " in printed
+    assert "| `principle_A` |  |  |  | 0.20 |  | 0.20 |" in printed
     runs = measured_runs(Results(tmp_path))
     assert list(runs["scheme"][:2]) == ["rope", "t5"]
     assert runs["rise to 1,024"].tolist() == pytest.approx([seed / 1e4 for seed in seeds for _ in range(2)])
