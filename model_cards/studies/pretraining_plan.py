@@ -43,7 +43,9 @@ LONG_SCHEMES, LONG_SEEDS = ("rope", "alibi", "learned"), (0, 1)
 PLATEAU = 0.3
 """A model has left the plateau when its loss is so far below the unigrams'."""
 CONTRASTS = 30
-"""Against `rope`: loss (8), rise with length (6: not `learned`, `none`), BLiMP (8), fine-tuning (8)."""
+"""Against `rope`: loss (8), rise with length (6: not `NO_RISE`), BLiMP (8), fine-tuning (8)."""
+NO_RISE = ("none", "learned")
+"""Schemes whose rise with length isn't compared: one sees no length, the other takes none beyond its table."""
 MARGINS = {"loss": 0.05, "accuracy": 0.02}
 """Of equivalence, in nats and as a share."""
 

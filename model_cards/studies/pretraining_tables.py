@@ -7,13 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from hf_posenc.comparison.statistics import Interval, welch
+from hf_posenc.comparison.statistics import Interval, smallest_gap, welch
 from hf_posenc.markdown import code, markdown_table
 from model_cards.studies.pretraining_plan import (
     CONTRASTS,
     GATE_SCHEMES,
     MARGINS,
     MILLION,
+    NO_RISE,
     PLATEAU,
     RATES,
     REFERENCE,
@@ -109,9 +110,10 @@ def _loss_at(curve: list[dict[str, float]], millions: float) -> list[float]:
     return [point["test"] for point in curve if point["tokens"] >= millions * MILLION][:1]
 
 
+RISE = "rise to 1,024"
 CONTRASTED = {
     "loss at 128": MARGINS["loss"],
-    "rise to 1,024": MARGINS["loss"],
+    RISE: MARGINS["loss"],
     "BLiMP": MARGINS["accuracy"],
     "fine-tuned": MARGINS["accuracy"],
 }
@@ -134,7 +136,7 @@ def measured_runs(results: Results) -> pd.DataFrame:
         )
     runs = pd.DataFrame(rows)
     if rows and "loss at 1,024" in runs:
-        runs["rise to 1,024"] = runs["loss at 1,024"] - runs["loss at 128"]
+        runs[RISE] = runs["loss at 1,024"] - runs["loss at 128"]
     return runs.sort_values(["seed", "scheme"]) if rows else runs
 
 
@@ -168,39 +170,74 @@ def scheme_table(results: Results) -> str:
 
 def _within(runs: pd.DataFrame, scheme: str) -> str:
     """The columns in which a scheme is as good as the reference, by five seeds or more."""
-    columns = [column for column in CONTRASTED if "within" in _contrast(runs, scheme, column)]
-    return ", ".join(columns) if scheme != REFERENCE else ""
+    return ", ".join(column for column in CONTRASTED if _verdicts(runs, scheme, column)[-1:] == ["within"])
 
 
 def contrast_table(results: Results) -> str:
     """Each scheme minus `rope`, Welch on seeds, with intervals for all contrasts at once; verdicts with 5 seeds."""
-    runs = measured_runs(results)
-    rows = [
-        (code(scheme), *(_contrast(runs, scheme, column) for column in CONTRASTED))
-        for scheme in SCHEMES
-        if len(runs) and scheme != REFERENCE
-    ]
+    runs, found = measured_runs(results), "found in 4 of 5 cases"
+    others = [scheme for scheme in SCHEMES if scheme != REFERENCE and len(runs)]
+    rows = [(code(scheme), *(_contrast(runs, scheme, column) for column in CONTRASTED)) for scheme in others]
+    rows.append((found, *(_smallest_difference(runs, column) for column in CONTRASTED)))
     return _table((f"minus {code(REFERENCE)}", *CONTRASTED), [row for row in rows if any(row[1:])])
+
+
+def _difference(runs: pd.DataFrame, scheme: str, column: str) -> Interval | None:
+    """A scheme minus the reference, with an interval for all contrasts at once; None where that isn't planned."""
+    first, second = (_values(runs, name, column) for name in (scheme, REFERENCE))
+    planned = scheme != REFERENCE and not (column == RISE and scheme in NO_RISE)
+    if not first or not second or not planned:
+        return None
+    return welch([first], [second], 0.05 / CONTRASTS)[0]
+
+
+def _verdicts(runs: pd.DataFrame, scheme: str, column: str) -> list[str]:
+    """Higher or lower than the reference, and within the margin; nothing before there are five seeds of both."""
+    difference = _difference(runs, scheme, column)
+    seeds = [len(_values(runs, name, column)) for name in (scheme, REFERENCE)]
+    if difference is None or difference.low is None or difference.high is None or min(seeds) < len(SEEDS):
+        return []
+    words = ["higher"] if difference.low > 0 else ["lower"] if difference.high < 0 else []
+    words += ["within"] if max(-difference.low, difference.high) < CONTRASTED[column] else []
+    return words or ["not decided"]
 
 
 def _contrast(runs: pd.DataFrame, scheme: str, column: str) -> str:
     """A difference with its interval, and a verdict where there are five seeds."""
-    first, second = (_values(runs, name, column) for name in (scheme, REFERENCE))
-    if not first or not second:
+    difference = _difference(runs, scheme, column)
+    if difference is None:
         return ""
-    interval, _ = welch([first], [second], 0.05 / CONTRASTS)
-    text = f"{interval.mean:+.3f}"
-    if interval.low is None or interval.high is None:
-        return text
-    text += f" [{interval.low:+.3f}, {interval.high:+.3f}]"
-    return text if min(len(first), len(second)) < len(SEEDS) else f"{text} {_verdict(interval, CONTRASTED[column])}"
+    text = f"{difference.mean:+.3f}"
+    if difference.low is not None and difference.high is not None:
+        text += f" [{difference.low:+.3f}, {difference.high:+.3f}]"
+    named = {"within": f"within {CONTRASTED[column]:g}"}
+    verdicts = ", ".join(named.get(word, word) for word in _verdicts(runs, scheme, column))
+    return f"{text} {verdicts}".rstrip()
 
 
-def _verdict(interval: Interval, margin: float) -> str:
-    low, high = interval.low or 0.0, interval.high or 0.0
-    words = ["differs"] if low > 0 or high < 0 else []
-    words += [f"within {margin:g}"] if max(abs(low), abs(high)) < margin else []
-    return ", ".join(words) or "not decided"
+def _smallest_difference(runs: pd.DataFrame, column: str) -> str:
+    """The true difference that five seeds find in 4 of 5 cases, with the spread of seeds pooled over schemes."""
+    values = [_values(runs, scheme, column) for scheme in SCHEMES]
+    variances = [statistics.variance(of_scheme) for of_scheme in values if len(of_scheme) == len(SEEDS)]
+    if not any(variances):
+        return ""
+    return f"{smallest_gap([statistics.fmean(variances)], len(SEEDS), CONTRASTS):.3f}"
+
+
+def verdict_sentences(results: Results) -> str:
+    """For each column which schemes are below `rope`, which above, which within the margin, which undecided."""
+    runs, sentences, too_few = measured_runs(results), [], f"fewer than {len(SEEDS)} seeds"
+    for column, margin in CONTRASTED.items():
+        schemes: dict[str, list[str]] = defaultdict(list)
+        for scheme in SCHEMES:
+            if _difference(runs, scheme, column) is not None:
+                for word in _verdicts(runs, scheme, column) or [too_few]:
+                    schemes[word].append(code(scheme))
+        words = {word: word for word in ("lower", "higher", "within", "not decided", too_few)}
+        words["within"] = f"within {margin:g}"
+        told = [f"{name.capitalize()}: {', '.join(schemes[word])}." for word, name in words.items() if schemes[word]]
+        sentences.append(f"- **{column}.** {' '.join(told) or 'Not measured yet.'}")
+    return "\n".join(sentences)
 
 
 def paradigm_table(results: Results) -> str:
@@ -223,6 +260,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "curves": curve_table,
     "schemes": scheme_table,
     "contrasts": contrast_table,
+    "verdicts": verdict_sentences,
     "paradigms": paradigm_table,
 }
 """By the name of its mark in model_cards/pretraining.md."""

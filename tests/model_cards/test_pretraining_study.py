@@ -178,7 +178,11 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     assert "| `t5` | 5 | 2.0, 2.0, 2.0, 2.0, 2.0 |" in printed
     assert "not by 20.5" in printed
     (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
-    assert "differs" in row
+    assert "lower" in row
+    assert "- **loss at 128.** Lower: `t5`.\n- **rise to 1,024.** Within 0.05: `t5`.\n" in printed
+    (found,) = [line for line in printed.splitlines() if line.startswith("| found in 4 of 5 cases")]
+    # The seeds' losses are .000 to .004 above a number, sd .00158; five seeds find 4.0 sd among 30 contrasts.
+    assert found.split(" | ")[1] == f"{4.03 * 0.00158:.3f}"
     assert row.count("within 0.0") == 3
     same = "rise to 1,024, BLiMP, fine-tuned"
     assert f"| `t5` | 5 | 0 | 4.002 ± 0.002 | 4.002 ± 0.002 | 0.600 ± 0.000 | 0.800 ± 0.000 | {same} | 1 |" in printed
