@@ -279,7 +279,7 @@ def smallest_gaps(plan: Plan, table: pd.DataFrame | None = None) -> dict[tuple[s
         else:
             variances = _pooled(_scored(plan, table, tasks, length))
         if any(variances):
-            gaps[group, length] = smallest_gap(variances, len(plan.seeds), count_tests(plan))
+            gaps[group, length] = smallest_gap([variances, variances], len(plan.seeds), count_tests(plan))
     return gaps
 
 
@@ -294,13 +294,20 @@ def _pooled(scored: Mapping[str, Sequence[Scores]]) -> list[float]:
     return variances
 
 
-def smallest_gap(variances: Sequence[float], seeds: int, tests: int) -> float:
-    """The true difference that one of so many tests finds in 80 % of cases, with these variances of tasks."""
-    spreads = np.tile(variances, 2) / seeds
-    error = math.sqrt(spreads.sum()) / len(variances)
+def smallest_gap(variances: Sequence[Sequence[float]], seeds: int, tests: int) -> float:
+    """The true difference that one of so many tests finds in 80 % of cases.
+
+    Args:
+        variances: of both schemes, in each task.
+        seeds: of each.
+        tests: that are corrected together.
+    """
+    tasks = len(variances[0])
+    spreads = np.concatenate(variances) / seeds
+    error = math.sqrt(spreads.sum()) / tasks
     # A mean doesn't depend on the spread that its sample has: that of scores is drawn, and the rest is computed.
     drawn = np.random.default_rng(0).chisquare(seeds - 1, (_DRAWS, len(spreads))) / (seeds - 1) * spreads
-    errors, freedom = _error(drawn, seeds, len(variances))
+    errors, freedom = _error(drawn, seeds, tasks)
     bars = stats.t.ppf(1 - ALPHA / tests / 2, freedom) * errors
     return float(
         optimize.brentq(lambda gap: stats.norm.sf((bars - gap) / error).mean() - POWER, 0, bars.max() + 10 * error)

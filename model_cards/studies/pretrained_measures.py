@@ -6,13 +6,15 @@
 Each main part of `pretraining` that is trained is measured: what takes minutes for all of them first, then the
 fine-tunings. Each measurement is a file beside the parts, written as it ends. A model that is no longer in the folder
 of the runs is trained again. Nothing here is chosen: the lengths, the tasks and the contrasts were fixed before the
-first model was trained.
+first model was trained. What needs no model of the study, bigrams and linear models on words, is measured once.
 """
 
 import argparse
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -23,26 +25,31 @@ from filelock import FileLock, Timeout
 
 from hf_posenc import PosEncForMaskedLM, train
 from hf_posenc.checkpoints.loading import position_limit
+from hf_posenc.data.preparing import whole_pairs
 from hf_posenc.errors import run_script
 from hf_posenc.files import write_json
+from hf_posenc.machine import commit, versions
+from hf_posenc.training.baselines import baseline_scores
 from model_cards.studies.parts import Cluster, data_folder, read_rows
 from model_cards.studies.pretraining import held_out_loss, options_of_study, train_and_write
-from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts
+from model_cards.studies.pretraining_plan import EPOCHS, MILLION, PATIENCE, Part, Results, main_parts
 from model_cards.studies.pretraining_tables import TABLES
 from model_cards.studies.pretraining_text import LENGTH, Text
 
 LENGTHS = (128, 256, 512, 1024)
 TASKS = ("sst2", "trec", "semeval2010_task8", "blimp_order")
-FINE_TUNING = {
+EVALUATED = 2
+"""Epochs from one evaluation to the next, which `train` derives from the number of epochs."""
+FINE_TUNING: dict[str, Any] = {
     "max_rows": 3_000,
     "max_length": LENGTH,
-    "epochs": 30,
-    "patience": 3,
+    "epochs": EPOCHS,
+    "patience": PATIENCE // EVALUATED,
     "schedule": "constant_with_warmup",
     "bf16": False,
     "set": {"metric_for_best_model": "accuracy"},
 }
-"""Until the validation accuracy is flat; 30 epochs are the cap."""
+"""Until the validation accuracy is flat, or the epochs are over."""
 TIE = 1e-4
 """Two sentences whose log-likelihoods differ by less are half right: models without order see them alike."""
 
@@ -73,16 +80,59 @@ def blimp_points(likelihoods: dict[str, dict[str, float]]) -> dict[str, float]:
     return {name: 0.5 if abs(gap) < TIE else float(gap > 0) for name, gap in gaps.items()}
 
 
-def blimp_of(model: PosEncForMaskedLM, text: Text, data: Path) -> dict[str, Any]:
-    """The score on the pairs of BLiMP whose sentences hold the same words, and on those of each paradigm."""
+def blimp_of(likelihood: Callable[[str], float], data: Path) -> dict[str, Any]:
+    """The score on the pairs of BLiMP whose sentences hold the same words, and on those of each paradigm.
+
+    Args:
+        likelihood: the log-likelihood of a sentence.
+        data: folder of the data sets.
+    """
     likelihoods: dict[str, dict[str, float]] = defaultdict(dict)
     paradigms: dict[str, list[str]] = defaultdict(list)
     for row in read_rows(data, "blimp_order", "test"):
-        likelihoods[row["pair_id"]][row["label"]] = pseudo_likelihood(model, text.tokenizer, row["text"])
+        likelihoods[row["pair_id"]][row["label"]] = likelihood(row["text"])
         paradigms[row["paradigm"]].append(row["pair_id"])
     points = blimp_points(likelihoods)
     by_paradigm = {name: round(fmean(points[pair] for pair in pairs), 4) for name, pairs in sorted(paradigms.items())}
     return {"blimp": fmean(points.values()), "blimp_paradigms": by_paradigm}
+
+
+class Bigrams:
+    """Bigrams of the training text, each with a tenth of the unigrams' probability: no sentence is impossible."""
+
+    def __init__(self, text: Text) -> None:
+        self.tokenizer, size = text.tokenizer, len(text.tokenizer)
+        numbers = text.train[:, :-1] * size + text.train[:, 1:]
+        counts = numbers.flatten().bincount(minlength=size * size).view(size, size).double()
+        frequencies = text.train.flatten().bincount(minlength=size).double() + 1
+        self.unigrams = frequencies / frequencies.sum()
+        self.bigrams = 0.9 * counts / counts.sum(1, keepdim=True).clamp(min=1) + 0.1 * self.unigrams
+
+    def likelihood(self, sentence: str) -> float:
+        """The log-likelihood of a sentence, whose first token is drawn from the unigrams."""
+        ids = torch.tensor(self.tokenizer(sentence, add_special_tokens=False)["input_ids"])
+        return float(self.unigrams[ids[0]].log() + self.bigrams[ids[:-1], ids[1:]].log().sum())
+
+
+def linear_models(data: Path, task: str) -> dict[str, float]:
+    """The test accuracies of the majority and of linear models, on the rows that models are fine-tuned with."""
+    splits = {split: read_rows(data, task, split) for split in ("train", "test")}
+    texts = {split: [str(row["text"]) for row in rows] for split, rows in splits.items()}
+    names = sorted({row["label"] for row in splits["train"]})
+    labels = {split: [names.index(row["label"]) for row in rows] for split, rows in splits.items()}
+    kept = whole_pairs((texts["train"],), FINE_TUNING["max_rows"])
+    train = ([texts["train"][row] for row in kept],), [labels["train"][row] for row in kept]
+    tests = {"test": ((texts["test"],), labels["test"])}
+    scores, _ = baseline_scores(train, tests, "single_label_classification")
+    return {name: metrics["test_accuracy"] for name, metrics in scores.items()}
+
+
+def measure_baselines(text: Text, data: Path) -> dict[str, Any]:
+    """What needs no model of the study."""
+    return {
+        "bigrams": blimp_of(Bigrams(text).likelihood, data),
+        "linear": {task: linear_models(data, task) for task in TASKS},
+    }
 
 
 def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: Any) -> dict[str, Any]:
@@ -101,13 +151,20 @@ def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: An
             **FINE_TUNING | options,
         ).report
     best = report.best or {}
-    return {"accuracy": report.metrics["test_accuracy"], "step": best.get("step"), "epoch": best.get("epoch")}
+    return {
+        "accuracy": report.metrics["test_accuracy"],
+        "validation": best.get("value"),
+        "step": best.get("step"),
+        "epoch": best.get("epoch"),
+        "epochs": report.history[-1]["epoch"],
+    }
 
 
 def as_it_is(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
     """What a trained part can do without more training."""
     model = PosEncForMaskedLM.from_pretrained(checkpoint).eval()
-    return {"lengths": lengths_of(model, text), **blimp_of(model, text, data)}
+    likelihood = partial(pseudo_likelihood, model, text.tokenizer)
+    return {"lengths": lengths_of(model, text), **blimp_of(likelihood, data)}
 
 
 def all_fine_tuned(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
@@ -123,6 +180,10 @@ def run(options: argparse.Namespace) -> None:
     output = Path(options.output)
     torch.set_num_threads(1)
     text, results = Text(data_folder(options), Path(options.work)), Results(output)
+    code = {"commit": commit(Path(__file__).parent), "versions": versions()}
+    with FileLock(Path(options.work) / "baselines.lock"):
+        if not results.baselines:
+            write_json(output / "baselines.json", measure_baselines(text, data_folder(options)))
     for name, part in product(MEASUREMENTS, main_parts(results)):
         if not results.has(part) or results.parts[part.name]["diverged"]:
             continue
@@ -134,7 +195,8 @@ def run(options: argparse.Namespace) -> None:
                     checkpoint = folder / f"model-{part.tokens // MILLION}M"
                     if not checkpoint.is_dir():
                         train_and_write(part, text, output, folder)
-                    write_json(path, asdict(part) | MEASUREMENTS[name](part, checkpoint, text, data_folder(options)))
+                    measured = MEASUREMENTS[name](part, checkpoint, text, data_folder(options))
+                    write_json(path, asdict(part) | measured | code)
         except Timeout:
             continue  # another process has it
 

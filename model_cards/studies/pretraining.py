@@ -31,20 +31,18 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_posenc import PosEncConfig, PosEncForMaskedLM, scale_position_learning_rates
-from hf_posenc.errors import run_script
+from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json, written_whole
 from hf_posenc.machine import commit, processor, versions
 from model_cards.studies.parts import Cluster, data_folder
 from model_cards.studies.pretraining_plan import MILLION, STARTS, Part, Results, next_parts
-from model_cards.studies.pretraining_text import CONTENT, LENGTH, Text, mask_of
+from model_cards.studies.pretraining_text import CONTENT, HELD_OUT_BLOCKS, LENGTH, Text, mask_of
 
 SIZE: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
 BATCH = 16
 WARMUP = 200
 EVALUATE_EVERY, SAVE_EVERY = 250, 500
 """Steps of 2,048 tokens."""
-HELD_OUT_BLOCKS = 32
-"""Those that a curve is measured on; other measurements take all."""
 
 
 def masked_losses(model: PosEncForMaskedLM, tokenizer: Any, windows: Tensor, masked: Tensor) -> Tensor:
@@ -61,11 +59,12 @@ def held_out_loss(model: PosEncForMaskedLM, tokenizer: Any, blocks: Tensor, leng
     """The mean loss in blocks that are read in windows of a length; tokens and masks are the same for all lengths."""
     windows = blocks.unflatten(1, (-1, CONTENT * length // LENGTH)).flatten(0, 1)
     masked = mask_of(blocks, 0).view_as(windows)
+    was_training = model.training
     model.eval()
     size = max(1, BATCH * LENGTH // length)
     batches = zip(windows.split(size), masked.split(size), strict=True)
     losses = torch.cat([masked_losses(model, tokenizer, *batch) for batch in batches])
-    model.train()
+    model.train(was_training)
     return float(losses.double().mean())
 
 
@@ -140,8 +139,17 @@ class Training:
         return loss.item()
 
     def run(self) -> dict[str, Any]:
-        """Trains to the part's tokens, and returns what is recorded of it."""
+        """Trains to the part's tokens, and returns what is recorded of it.
+
+        Raises:
+            UserError: the checkpoint is of a longer run.
+        """
         steps, losses, started = math.ceil(self.part.tokens / (BATCH * LENGTH)), list[float](), time.process_time()
+        if self.step > steps:
+            raise UserError(
+                f"{str(self.folder)!r} holds a checkpoint after {self.step:,} steps, and the model after {steps:,} is "
+                "wanted. Take another folder for --work, in which it is trained again."
+            )
         self.model.train()
         while self.step < steps and not self.has_diverged:
             losses.append(self.train_step())

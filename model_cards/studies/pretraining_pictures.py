@@ -2,6 +2,7 @@
 
 import statistics
 from collections import defaultdict
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.schemes.plots import PALETTE
@@ -16,20 +17,26 @@ EARLY = ("none", "rope", "alibi", "t5")
 
 
 def curves(results: Results) -> "Figure":
-    """Held-out loss of each scheme, mean of its seeds, against the tokens read, with the unigrams' as a line."""
+    """Held-out loss of each scheme, mean of its seeds, against the tokens read; the unigrams' as a line.
+
+    What was trained for longer goes on as a thin curve for each seed.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.subplots()
-    for number, scheme in enumerate(SCHEMES):
+    reported, longer = results.reported(), results.longer()
+    for scheme, (style, colour) in zip(SCHEMES, product(("-", "--"), PALETTE), strict=False):
         losses: dict[int, list[float]] = defaultdict(list)
-        for part in (part for part in results.reported() if part["scheme"] == scheme):
-            for point in part["curve"]:
+        for point in (point for part in reported if part["scheme"] == scheme for point in part["curve"]):
+            if point["test"] is not None:
                 losses[point["tokens"]].append(point["test"])
         if losses:
             means = [statistics.fmean(of_seeds) for of_seeds in losses.values()]
-            style, colour = ("-", "--")[number // len(PALETTE)], PALETTE[number % len(PALETTE)]
             axes.plot([tokens / 1e6 for tokens in losses], means, style, color=colour, linewidth=1.4, label=scheme)
+        for part in (part for part in longer if part["scheme"] == scheme):
+            rest = [point for point in part["curve"] if point["tokens"] >= max(losses)]
+            axes.plot([p["tokens"] / 1e6 for p in rest], [p["test"] for p in rest], style, color=colour, linewidth=0.7)
     axes.axhline(results.unigrams, color="0.6", linewidth=1)
     axes.annotate("unigrams", (0.02, results.unigrams), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
     axes.set(xlabel="million tokens", ylabel="loss in unseen novels (nats)")

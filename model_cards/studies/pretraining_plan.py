@@ -1,4 +1,4 @@
-"""What the pretraining study trains, fixed before it began: its parts, their order, and how choices are made.
+"""What the pretraining study trains: its parts, their order, and how choices are made.
 
 1. Starts: four schemes with one development seed and each initial scale, 2 million tokens (a million is 500 steps,
    1.024 million). The scale with the least mean loss in `dev` is everybody's. At the usual scale, .02, small models are
@@ -9,11 +9,16 @@
 3. Rates: each scheme with one development seed and five rates, 5 million tokens. The least loss in `dev` is taken.
 4. Main parts: all nine schemes of a seed before those of the next, five seeds.
 5. Long parts: `rope`, `alibi`, `learned`, 30 million tokens, two seeds, which go on from the main parts.
+6. Checks: at all rates that were tried the schemes that add vectors, and `none`, were on the plateau after 5 million
+   tokens or had just left it. They are trained at other rates, too, with a reported seed, which changes no choice.
+
+Contrasts and margins were fixed before the first part; model_cards/pretraining.md says what was changed on the way.
 """
 
 import json
 import statistics
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -40,6 +45,9 @@ ENOUGH = 0.25
 """Of the gap between the gate's two schemes, the most that the spread of their seeds may be."""
 START_TOKENS, TRIAL_TOKENS, LONG_TOKENS = 2 * MILLION, 5 * MILLION, 30 * MILLION
 LONG_SCHEMES, LONG_SEEDS = ("rope", "alibi", "learned"), (0, 1)
+CHECKED_SCHEMES, CHECKED_RATES, CHECKED_SEED = ("none", "learned", "sinusoidal"), RATES[:3], 0
+EPOCHS, PATIENCE = 30, 6
+"""Of fine-tuning: the most epochs, and those without a better validation score after which it ends."""
 PLATEAU = 0.3
 """A model has left the plateau when its loss is so far below the unigrams'."""
 CONTRASTS = 30
@@ -88,10 +96,32 @@ class Results:
         return float("inf") if not reached or reached[0] is None else float(reached[0])
 
     def reported(self) -> list[dict[str, Any]]:
-        """The parts that are compared: those of no development seed."""
-        return [part for part in self.parts.values() if part["seed"] in SEEDS]
+        """The main parts, each with its curve up to their number of tokens, also where it was trained for longer."""
+        if not all(map(self.has, choosing_parts(self))):
+            return []
+        return [self._as_reported(part) for part in main_parts(self) if self.has(part)]
 
-    @property
+    def _as_reported(self, part: Part) -> dict[str, Any]:
+        written = self.parts[part.name]
+        curve = [point for point in written["curve"] if point["tokens"] <= part.tokens]
+        seconds = written["cpu_seconds"] / written["tokens"] * 1e6
+        return {**written, "tokens": curve[-1]["tokens"], "curve": curve, "cpu_seconds_per_million": round(seconds, 1)}
+
+    def longer(self) -> list[dict[str, Any]]:
+        """The main parts that were trained for longer."""
+        if not self.reported():
+            return []
+        return [self.parts[part.name] for part in long_parts(main_parts(self)) if self.has(part)]
+
+    def checks(self) -> list[tuple[dict[str, Any], bool]]:
+        """The parts with other rates beside those with the chosen one, and which these are."""
+        if not self.reported():
+            return []
+        main = [part for part in main_parts(self) if part.seed == CHECKED_SEED and part.scheme in CHECKED_SCHEMES]
+        parts = sorted(main + check_parts(main), key=lambda part: (SCHEMES.index(part.scheme), part.rate))
+        return [(self.parts[part.name], part in main) for part in parts if self.has(part)]
+
+    @cached_property
     def measured(self) -> dict[tuple[str, int], dict[str, Any]]:
         """What was measured of the main parts, by scheme and seed."""
         of_parts: dict[tuple[str, int], dict[str, Any]] = {}
@@ -100,9 +130,15 @@ class Results:
         return of_parts
 
     @property
+    def baselines(self) -> dict[str, Any]:
+        """What models without positions have: bigrams on BLiMP's pairs, and linear models on words in the tasks."""
+        path = self.folder / "baselines.json"
+        return dict(_read(path)) if path.is_file() else {}
+
+    @property
     def unigrams(self) -> float:
-        """The loss of the training text's token frequencies."""
-        return float(_read(self.folder / "text.json")["unigrams"])
+        """The loss of the training text's token frequencies in the blocks that curves are measured on."""
+        return float(_read(self.folder / "text.json")["unigrams_of_curves"])
 
     def status(self) -> str:
         """What is there, and what comes next."""
@@ -184,9 +220,16 @@ def long_parts(main: list[Part]) -> list[Part]:
     return [replace(part, tokens=LONG_TOKENS) for part in chosen]
 
 
+def check_parts(main: list[Part]) -> list[Part]:
+    """Other rates for the schemes whose rate was chosen on the plateau."""
+    chosen = {part.scheme: part for part in main if part.seed == CHECKED_SEED}
+    tried = product(CHECKED_SCHEMES, CHECKED_RATES)
+    return [replace(chosen[scheme], rate=rate) for scheme, rate in tried if rate != chosen[scheme].rate]
+
+
 def next_parts(results: Results) -> list[Part]:
     """What can be trained now, in order."""
     if missing := [part for part in choosing_parts(results) if not results.has(part)]:
         return missing
     main = main_parts(results)
-    return [part for part in main + long_parts(main) if not results.has(part)]
+    return [part for part in main + long_parts(main) + check_parts(main) if not results.has(part)]

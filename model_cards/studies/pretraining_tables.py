@@ -7,19 +7,29 @@ from typing import Any
 
 import pandas as pd
 
-from hf_posenc.comparison.statistics import Interval, smallest_gap, welch
+from hf_posenc import PosEncConfig
 from hf_posenc.markdown import code, markdown_table
+from hf_posenc.schemes.describe import position_rates
+from model_cards.studies.pretraining_contrasts import (
+    BLIMP,
+    CONTRASTED,
+    contrast,
+    first_below,
+    measured_runs,
+    smallest_difference,
+    values_of,
+    verdict_sentences,
+    verdicts,
+)
 from model_cards.studies.pretraining_plan import (
-    CONTRASTS,
+    EPOCHS,
     GATE_SCHEMES,
-    MARGINS,
     MILLION,
-    NO_RISE,
+    PATIENCE,
     PLATEAU,
     RATES,
     REFERENCE,
     SCHEMES,
-    SEEDS,
     START_SCHEMES,
     STARTS,
     TOKENS,
@@ -32,6 +42,7 @@ from model_cards.studies.pretraining_plan import (
     trials,
 )
 
+BIGRAMS = "bigrams"
 NOT_YET = "Not trained yet."
 
 
@@ -85,17 +96,27 @@ def _dev_loss(results: Results, part: Part | None) -> str:
     return f"{results.loss(part, 'dev'):.3f}" if part is not None and results.has(part) else ""
 
 
-def first_below(curve: list[dict[str, float]], loss: float) -> str:
-    """The million tokens after which a held-out loss was first below a number, in words."""
-    tokens = [point["tokens"] for point in curve if point["test"] is not None and point["test"] < loss]
-    return f"{tokens[0] / 1e6:.1f}" if tokens else f"not by {curve[-1]['tokens'] / 1e6:.1f}"
+def differences_table(results: Results) -> str:
+    """In what the schemes' models differ: parameters, rates, and the time of a thread."""
+    rows, reported, usual = [], results.reported(), None
+    for scheme in SCHEMES:
+        parts = [part for part in reported if part["scheme"] == scheme]
+        if parts:
+            usual = parts[0]["parameters"] if usual is None else usual  # of `none`, the first
+            rates = position_rates(PosEncConfig(position_embedding_type=scheme))
+            own = ", ".join(f"{rate:g}" for rate in rates.values() if rate != 1)
+            seconds = statistics.fmean(part["cpu_seconds_per_million"] for part in parts)
+            more = f"{parts[0]['parameters'] - usual:,}"
+            rows.append((code(scheme), more, f"{parts[0]['rate']:g}", own, f"{seconds:.0f}"))
+    header = ("scheme", "more parameters", "rate", "times that for its own weights", "seconds a million tokens")
+    return _table(header, rows)
 
 
 def curve_table(results: Results) -> str:
     """Held-out loss of each scheme on its way, and when it left the plateau."""
-    rows, plateau = [], results.unigrams - PLATEAU
+    rows, plateau, reported = [], results.unigrams - PLATEAU, results.reported()
     for scheme in SCHEMES:
-        parts = [part for part in results.reported() if part["scheme"] == scheme]
+        parts = [part for part in reported if part["scheme"] == scheme]
         if not parts:
             continue
         left = ", ".join(first_below(part["curve"], plateau) for part in parts)
@@ -106,43 +127,27 @@ def curve_table(results: Results) -> str:
 
 
 def _loss_at(curve: list[dict[str, float]], millions: float) -> list[float]:
-    """The loss at the first evaluation from so many million tokens on, if there is one."""
-    return [point["test"] for point in curve if point["tokens"] >= millions * MILLION][:1]
+    """The loss at the first evaluation from so many million tokens on; none where the run has ended or diverged."""
+    return [p["test"] for p in curve if p["tokens"] >= millions * MILLION and p["test"] is not None][:1]
 
 
-RISE = "rise to 1,024"
-CONTRASTED = {
-    "loss at 128": MARGINS["loss"],
-    RISE: MARGINS["loss"],
-    "BLiMP": MARGINS["accuracy"],
-    "fine-tuned": MARGINS["accuracy"],
-}
-"""The columns that are compared with `rope`, and the margin of equivalence."""
-
-
-def measured_runs(results: Results) -> pd.DataFrame:
-    """A row for each main part, empty where it isn't measured yet: what the other tables are made of."""
+def long_table(results: Results) -> str:
+    """Whether curves meet: the loss of the runs that go on, seed by seed."""
     rows = []
-    for part in results.reported():
-        measured = results.measured.get((part["scheme"], part["seed"]), {})
-        losses = {f"loss at {int(length):,}": loss for length, loss in measured.get("lengths", {}).items()}
-        tasks = {task: score["accuracy"] for task, score in measured.get("fine_tuned", {}).items()}
-        rows.append(
-            {name: part[name] for name in ("scheme", "seed", "rate", "tokens", "diverged", "cpu_seconds", "commit")}
-            | {"left the plateau at": first_below(part["curve"], results.unigrams - PLATEAU)}
-            | losses
-            | {"BLiMP": measured.get("blimp"), **tasks}
-            | {"fine-tuned": statistics.fmean(tasks.values()) if tasks else None}
-        )
-    runs = pd.DataFrame(rows)
-    if rows and "loss at 1,024" in runs:
-        runs[RISE] = runs["loss at 1,024"] - runs["loss at 128"]
-    return runs.sort_values(["seed", "scheme"]) if rows else runs
+    for part in results.longer():
+        losses = (_loss_at(part["curve"], tokens) for tokens in (10, 20, 30))
+        rows.append((code(part["scheme"]), part["seed"], *(f"{loss[0]:.3f}" if loss else "" for loss in losses)))
+    return _table(("scheme", "seed", "loss at 10.2", "at 20.5", "at 30.7"), rows)
 
 
-def _values(runs: pd.DataFrame, scheme: str, column: str) -> list[float]:
-    """A column's values of a scheme's seeds; a table of positions has none at longer lengths."""
-    return list(runs.loc[runs["scheme"] == scheme, column].dropna()) if column in runs else []
+def check_table(results: Results) -> str:
+    """The schemes whose rate was chosen on the plateau, with the other rates."""
+    rows = []
+    for part, is_chosen in results.checks():
+        left = first_below(part["curve"], results.unigrams - PLATEAU)
+        losses = [f"{loss:.3f}" for loss in _loss_at(part["curve"], 10)] or ["diverged"]
+        rows.append((code(part["scheme"]), f"{part['rate']:g}" + ", chosen" * is_chosen, left, *losses))
+    return _table(("scheme", "rate", "left the plateau (million)", "loss at 10.2"), rows)
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -159,106 +164,90 @@ def scheme_table(results: Results) -> str:
     for scheme in SCHEMES if len(runs) else ():
         of_scheme = runs[runs["scheme"] == scheme]
         if len(of_scheme):
-            stayed = of_scheme["left the plateau at"].str.startswith("not").sum()
-            cost = (of_scheme["cpu_seconds"] / of_scheme["tokens"]).mean() * 1e6
-            columns = ("loss at 128", "loss at 1,024", "BLiMP", "fine-tuned")
-            cells = (mean_and_spread(_values(runs, scheme, column)) for column in columns)
-            rows.append((code(scheme), len(of_scheme), stayed, *cells, _within(runs, scheme), f"{cost:.0f}"))
-    header = ("scheme", "seeds", "on the plateau", "loss at 128", "loss at 1,024", "BLiMP", "fine-tuned")
+            stayed, diverged = of_scheme["left the plateau at"].str.startswith("not").sum(), of_scheme["diverged"].sum()
+            columns = ("loss at 128", "loss at 1,024", BLIMP, "fine-tuned")
+            values = [values_of(runs, scheme, column) for column in columns]
+            seeds = f"{len(of_scheme)}, {diverged} diverged" if diverged else f"{len(of_scheme)}"
+            cost = of_scheme["cpu_seconds_per_million"].mean()
+            measured = "/".join(str(len(of_column)) for of_column in values)
+            cells = map(mean_and_spread, values)
+            rows.append((code(scheme), seeds, measured, stayed, *cells, _within(runs, scheme), f"{cost:.0f}"))
+    header = ("scheme", "seeds", "measured", "on the plateau", "loss at 128", "loss at 1,024", BLIMP, "fine-tuned")
     return _table((*header, f"as {code(REFERENCE)} within the margin", "seconds a million"), rows)
 
 
 def _within(runs: pd.DataFrame, scheme: str) -> str:
     """The columns in which a scheme is as good as the reference, by five seeds or more."""
-    return ", ".join(column for column in CONTRASTED if _verdicts(runs, scheme, column)[-1:] == ["within"])
+    return ", ".join(column for column in CONTRASTED if "within" in verdicts(runs, scheme, column))
+
+
+def length_table(results: Results) -> str:
+    """The loss at each length, mean and standard deviation over seeds."""
+    runs = measured_runs(results)
+    columns = [f"loss at {length}" for length in ("128", "256", "512", "1,024")]
+    rows = [
+        (code(scheme), *(mean_and_spread(values_of(runs, scheme, column)) for column in columns))
+        for scheme in SCHEMES
+        if len(runs) and values_of(runs, scheme, columns[0])
+    ]
+    return _table(("scheme", *columns), rows)
+
+
+def task_table(results: Results) -> str:
+    """Test accuracy in each task, beside linear models on words, and how many runs ended at the cap of epochs."""
+    runs, linear = measured_runs(results), results.baselines.get("linear", {})
+    rows: list[tuple[Any, ...]] = []
+    for kind in next(iter(linear.values()), {}):
+        scores = [linear[task][kind] for task in linear]
+        rows.append(
+            (kind.replace("_", " "), "", *(f"{score:.3f}" for score in (*scores, statistics.fmean(scores))), "")
+        )
+    for scheme in SCHEMES if len(runs) else ():
+        tuned = [
+            of["fine_tuned"] for (name, _), of in results.measured.items() if name == scheme and "fine_tuned" in of
+        ]
+        if tuned:
+            cells = [mean_and_spread(values_of(runs, scheme, column)) for column in (*linear, "fine-tuned")]
+            capped = sum(score["epoch"] > EPOCHS - PATIENCE for scores in tuned for score in scores.values())
+            rows.append((code(scheme), len(tuned), *cells, f"{capped} of {sum(map(len, tuned))}"))
+    return _table(("", "seeds", *linear, "mean", "still rising"), rows)
 
 
 def contrast_table(results: Results) -> str:
     """Each scheme minus `rope`, Welch on seeds, with intervals for all contrasts at once; verdicts with 5 seeds."""
     runs, found = measured_runs(results), "found in 4 of 5 cases"
     others = [scheme for scheme in SCHEMES if scheme != REFERENCE and len(runs)]
-    rows = [(code(scheme), *(_contrast(runs, scheme, column) for column in CONTRASTED)) for scheme in others]
-    rows.append((found, *(_smallest_difference(runs, column) for column in CONTRASTED)))
+    rows = [(code(scheme), *(contrast(runs, scheme, column) for column in CONTRASTED)) for scheme in others]
+    rows.append((found, *(smallest_difference(runs, column) for column in CONTRASTED)))
     return _table((f"minus {code(REFERENCE)}", *CONTRASTED), [row for row in rows if any(row[1:])])
 
 
-def _difference(runs: pd.DataFrame, scheme: str, column: str) -> Interval | None:
-    """A scheme minus the reference, with an interval for all contrasts at once; None where that isn't planned."""
-    first, second = (_values(runs, name, column) for name in (scheme, REFERENCE))
-    planned = scheme != REFERENCE and not (column == RISE and scheme in NO_RISE)
-    if not first or not second or not planned:
-        return None
-    return welch([first], [second], 0.05 / CONTRASTS)[0]
-
-
-def _verdicts(runs: pd.DataFrame, scheme: str, column: str) -> list[str]:
-    """Higher or lower than the reference, and within the margin; nothing before there are five seeds of both."""
-    difference = _difference(runs, scheme, column)
-    seeds = [len(_values(runs, name, column)) for name in (scheme, REFERENCE)]
-    if difference is None or difference.low is None or difference.high is None or min(seeds) < len(SEEDS):
-        return []
-    words = ["higher"] if difference.low > 0 else ["lower"] if difference.high < 0 else []
-    words += ["within"] if max(-difference.low, difference.high) < CONTRASTED[column] else []
-    return words or ["not decided"]
-
-
-def _contrast(runs: pd.DataFrame, scheme: str, column: str) -> str:
-    """A difference with its interval, and a verdict where there are five seeds."""
-    difference = _difference(runs, scheme, column)
-    if difference is None:
-        return ""
-    text = f"{difference.mean:+.3f}"
-    if difference.low is not None and difference.high is not None:
-        text += f" [{difference.low:+.3f}, {difference.high:+.3f}]"
-    named = {"within": f"within {CONTRASTED[column]:g}"}
-    verdicts = ", ".join(named.get(word, word) for word in _verdicts(runs, scheme, column))
-    return f"{text} {verdicts}".rstrip()
-
-
-def _smallest_difference(runs: pd.DataFrame, column: str) -> str:
-    """The true difference that five seeds find in 4 of 5 cases, with the spread of seeds pooled over schemes."""
-    values = [_values(runs, scheme, column) for scheme in SCHEMES]
-    variances = [statistics.variance(of_scheme) for of_scheme in values if len(of_scheme) == len(SEEDS)]
-    if not any(variances):
-        return ""
-    return f"{smallest_gap([statistics.fmean(variances)], len(SEEDS), CONTRASTS):.3f}"
-
-
-def verdict_sentences(results: Results) -> str:
-    """For each column which schemes are below `rope`, which above, which within the margin, which undecided."""
-    runs, sentences, too_few = measured_runs(results), [], f"fewer than {len(SEEDS)} seeds"
-    for column, margin in CONTRASTED.items():
-        schemes: dict[str, list[str]] = defaultdict(list)
-        for scheme in SCHEMES:
-            if _difference(runs, scheme, column) is not None:
-                for word in _verdicts(runs, scheme, column) or [too_few]:
-                    schemes[word].append(code(scheme))
-        words = {word: word for word in ("lower", "higher", "within", "not decided", too_few)}
-        words["within"] = f"within {margin:g}"
-        told = [f"{name.capitalize()}: {', '.join(schemes[word])}." for word, name in words.items() if schemes[word]]
-        sentences.append(f"- **{column}.** {' '.join(told) or 'Not measured yet.'}")
-    return "\n".join(sentences)
-
-
 def paradigm_table(results: Results) -> str:
-    """The mean score over seeds on the pairs of each of BLiMP's paradigms."""
+    """The mean score over seeds on the pairs of each of BLiMP's paradigms, beside that of bigrams."""
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (scheme, _), measured in results.measured.items():
+    models = {**results.measured, (BIGRAMS, 0): results.baselines.get("bigrams", {})}
+    for (model, _), measured in models.items():
         for paradigm, score in measured.get("blimp_paradigms", {}).items():
-            scores[paradigm][scheme].append(score)
+            scores[paradigm][model].append(score)
+    columns = (*SCHEMES, BIGRAMS)
     rows = [
-        (code(paradigm), *(f"{statistics.fmean(of_scheme[s]):.2f}" if s in of_scheme else "" for s in SCHEMES))
-        for paradigm, of_scheme in scores.items()
+        (code(paradigm), *(f"{statistics.fmean(of_model[m]):.2f}" if m in of_model else "" for m in columns))
+        for paradigm, of_model in scores.items()
     ]
-    return _table(("BLiMP's pairs", *map(code, SCHEMES)), rows)
+    return _table(("BLiMP's pairs", *map(code, SCHEMES), BIGRAMS), rows)
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
     "starts": start_table,
     "gate": gate_table,
     "rates": rate_table,
+    "differences": differences_table,
     "curves": curve_table,
+    "longer": long_table,
+    "checks": check_table,
     "schemes": scheme_table,
+    "lengths": length_table,
+    "tasks": task_table,
     "contrasts": contrast_table,
     "verdicts": verdict_sentences,
     "paradigms": paradigm_table,

@@ -22,6 +22,8 @@ LENGTH = 128
 CONTENT = LENGTH - 2
 BLOCK = 8 * CONTENT
 """Held-out text is kept in blocks that can be read as 8, 4, 2 windows or 1."""
+HELD_OUT_BLOCKS = 32
+"""Those that curves and choices are measured on; other measurements take all."""
 MASKED = 0.2
 TRAINED_ON = {
     "novels_author": ("train",),
@@ -63,7 +65,8 @@ class Text:
         tokenizer: trained on the documents.
         train: (N, 126).
         dev, test: blocks (n, 1008) of held-out novels.
-        unigrams: the loss in `test` of the training text's token frequencies.
+        unigrams, unigrams_of_curves: the loss of the training text's token frequencies in `test`, and in those of its
+            blocks that curves are measured on.
     """
 
     def __init__(self, data: Path, work: Path) -> None:
@@ -75,7 +78,9 @@ class Text:
         self.train, self.dev, self.test = (parts[split].long() for split in ("train", "dev", "test"))
         frequencies = self.train.flatten().bincount(minlength=len(self.tokenizer)) + 1.0
         losses = -(frequencies / frequencies.sum()).log()
-        self.unigrams = float(losses[self.test[mask_of(self.test, 0)]].mean())
+        self.unigrams, self.unigrams_of_curves = (
+            float(losses[blocks[mask_of(blocks, 0)]].mean()) for blocks in (self.test, self.test[:HELD_OUT_BLOCKS])
+        )
 
     @staticmethod
     def _make(data: Path, work: Path) -> None:
@@ -100,7 +105,8 @@ class Text:
         blocks = {split: getattr(self, split) for split in ("train", "dev", "test")}
         sizes = {f"{split}_tokens": block.numel() for split, block in blocks.items()}
         digest = hashlib.sha256(b"".join(block.short().numpy().tobytes() for block in blocks.values())).hexdigest()
-        return {**sizes, "vocabulary": len(self.tokenizer), "sha256": digest, "unigrams": round(self.unigrams, 4)}
+        unigrams = {name: round(getattr(self, name), 4) for name in ("unigrams", "unigrams_of_curves")}
+        return {**sizes, "vocabulary": len(self.tokenizer), "sha256": digest, **unigrams}
 
     def record(self, output: Path) -> None:
         """Writes the facts beside the parts that are trained on this text.

@@ -6,12 +6,13 @@ import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from hf_posenc.comparison.statistics import smallest_gap
 from hf_posenc.errors import UserError
 from model_cards.studies import (
     early_attention,
@@ -21,9 +22,18 @@ from model_cards.studies import (
     pretraining_plan,
     pretraining_text,
 )
+from model_cards.studies.pretraining_contrasts import measured_runs, smallest_difference
 from model_cards.studies.pretraining_pictures import EARLY
-from model_cards.studies.pretraining_plan import MILLION, Part, Results, main_parts, next_parts
-from model_cards.studies.pretraining_tables import measured_runs
+from model_cards.studies.pretraining_plan import (
+    MILLION,
+    Part,
+    Results,
+    choosing_parts,
+    long_parts,
+    main_parts,
+    next_parts,
+)
+from model_cards.studies.pretraining_tables import TABLES
 from model_cards.studies.pretraining_text import Text, windows_of
 
 WORDS = "the a cat dog tree house sees likes old new and or not in on under".split()
@@ -35,7 +45,8 @@ def _written(part: Part, loss: float, early: float) -> dict:
     losses = {millions * MILLION: early for millions in (2, 5, 10) if millions * MILLION < part.tokens}
     losses[part.tokens] = loss
     curve = [{"tokens": tokens, "train": value, "dev": value, "test": value} for tokens, value in losses.items()]
-    return {**asdict(part), "diverged": False, "cpu_seconds": part.tokens / 1e6, "curve": curve, "commit": None}
+    facts = {"diverged": False, "cpu_seconds": part.tokens / 1e6, "commit": None, "parameters": 1000}
+    return {**asdict(part), **facts, "curve": curve}
 
 
 def _write(folder: Path, parts: list[Part], loss, early=None) -> None:
@@ -43,6 +54,14 @@ def _write(folder: Path, parts: list[Part], loss, early=None) -> None:
     folder.mkdir(exist_ok=True)
     for part in sorted(parts, key=lambda part: part.tokens):  # a longer run goes on from a shorter one
         (folder / f"{part.name}.json").write_text(json.dumps(_written(part, loss(part), (early or loss)(part))))
+
+
+def _main_parts(folder: Path) -> list[Part]:
+    """The main parts, after all that chooses them is written: 10 million tokens, the highest rate."""
+    while missing := [part for part in choosing_parts(Results(folder)) if not Results(folder).has(part)]:
+        _write(folder, missing, lambda part: 3.0 - (part.scheme == "t5") + part.seed % 3 / 10 - part.rate)
+    (folder / "text.json").write_text(json.dumps({"unigrams": 5.1, "unigrams_of_curves": 5.0}))
+    return main_parts(Results(folder))
 
 
 def test_what_is_chosen_comes_before_what_is_compared(tmp_path: Path):
@@ -65,9 +84,13 @@ def test_what_is_chosen_comes_before_what_is_compared(tmp_path: Path):
     assert [part.seed for part in main[::9]] == [0, 1, 2, 3, 4]
     assert {(part.tokens, part.rate, part.start) for part in main} == {(10 * MILLION, 0.006, "scale0.0884")}
     _write(tmp_path, main, lambda part: 5.0)
-    assert {(part.scheme, part.tokens) for part in next_parts(Results(tmp_path))} == {
+    following = next_parts(Results(tmp_path))
+    assert {(part.scheme, part.tokens) for part in following[:6]} == {
         (scheme, 30 * MILLION) for scheme in ("rope", "alibi", "learned")
     }
+    checks = {(part.scheme, part.rate, part.tokens) for part in following[6:]}
+    rates = (0.000375, 0.00075, 0.0015)
+    assert checks == {(name, rate, 10 * MILLION) for name in ("none", "learned", "sinusoidal") for rate in rates}
 
 
 def test_a_gate_whose_seeds_differ_goes_on_to_more_tokens(tmp_path: Path):
@@ -126,7 +149,7 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     assert resumed["tokens"] == STEPS
     assert len({tuple(row.tolist()) for row in text.train}) == len(text.train)  # each document once
     monkeypatch.setattr(pretrained_measures, "TASKS", ())
-    monkeypatch.setattr(pretrained_measures, "blimp_of", lambda model, text, data: {"blimp": 0.5})
+    monkeypatch.setattr(pretrained_measures, "blimp_of", lambda likelihood, data: {"blimp": 0.5})
     monkeypatch.setattr(pretrained_measures, "main_parts", lambda results: parts)
     pretrained_measures.main()
     measured = Results(tmp_path / "parts").measured["rope+t5", 3]
@@ -153,44 +176,86 @@ def test_blimp_is_scored_for_each_paradigm(study: list[str], tmp_path: Path, mon
         for label, likelihood in zip(("acceptable", "unacceptable"), likelihoods, strict=True)
     ]
     (tmp_path / "blimp_order" / "test.jsonl").write_text("\n".join(map(json.dumps, sentences)))
-    monkeypatch.setattr(pretrained_measures, "pseudo_likelihood", lambda model, tokenizer, text: float(text))
-    scores = pretrained_measures.blimp_of(None, SimpleNamespace(tokenizer=None), tmp_path)
+    scores = pretrained_measures.blimp_of(float, tmp_path)
     assert scores == {"blimp": 0.25, "blimp_paradigms": {"p": 0.5, "q": 0.0}}
 
 
 def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: Path, monkeypatch, capsys):
+    parts = [part for part in _main_parts(tmp_path) if part.scheme in ("rope", "t5")]
     seeds = pretraining_plan.SEEDS
-    parts = [Part(scheme, seed, 0.003, 20 * MILLION, "scale0.05") for scheme in ("rope", "t5") for seed in seeds]
     _write(tmp_path, parts, lambda part: 5.0 - (part.scheme == "t5"))
-    (tmp_path / "text.json").write_text(json.dumps({"unigrams": 5.0}))
     (tmp_path / "measured").mkdir()
     for part in parts:
         loss = 5.0 - (part.scheme == "t5") + part.seed / 1000
         measured = {"lengths": {"128": loss, "1024": loss + part.seed / 1e4}, "blimp": 0.6 + part.seed / 1e4}
         measured["blimp_paradigms"] = {"principle_A": part.seed / 10}
-        fine_tuned = {"fine_tuned": {"sst2": {"accuracy": 0.8}}}
+        fine_tuned = {"fine_tuned": {"sst2": {"accuracy": 0.8, "epoch": 24 + 2 * (part.seed == 0)}}}
         for name, values in {"as_it_is": measured, "fine_tuned": fine_tuned}.items():
             of_part = {"scheme": part.scheme, "seed": part.seed, **values}
             (tmp_path / "measured" / f"{part.name}-{name}.json").write_text(json.dumps(of_part))
+    linear = {"sst2": {"majority": 0.5, "word_pairs": 0.75}}
+    baselines = {"linear": linear, "bigrams": {"blimp_paradigms": {"principle_A": 0.3}}}
+    (tmp_path / "baselines.json").write_text(json.dumps(baselines))
     monkeypatch.setattr(sys, "argv", ["study", "--table", "--output", str(tmp_path)])
     pretrained_measures.main()
     printed = capsys.readouterr().out
     assert "| `t5` | 5 | 2.0, 2.0, 2.0, 2.0, 2.0 |" in printed
-    assert "not by 20.5" in printed
+    assert "not by 10.2" in printed
     (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
     assert "lower" in row
-    assert "- **loss at 128.** Lower: `t5`.\n- **rise to 1,024.** Within 0.05: `t5`.\n" in printed
+    assert "- **loss at 128.** Lower: `t5`.\n- **rise to 1,024.** Within 0.05: `t5`. " in printed
     (found,) = [line for line in printed.splitlines() if line.startswith("| found in 4 of 5 cases")]
     # The seeds' losses are .000 to .004 above a number, sd .00158; five seeds find 4.0 sd among 30 contrasts.
-    assert found.split(" | ")[1] == f"{4.03 * 0.00158:.3f}"
+    assert found.split(" | ")[1] == f"{4.03 * 0.00158:.3f} to {4.03 * 0.00158:.3f}"
     assert row.count("within 0.0") == 3
-    same = "rise to 1,024, BLiMP, fine-tuned"
-    assert f"| `t5` | 5 | 0 | 4.002 ± 0.002 | 4.002 ± 0.002 | 0.600 ± 0.000 | 0.800 ± 0.000 | {same} | 1 |" in printed
-    assert "| `rope` | 5 | 5 | 5.002 " in printed
-    assert "| `principle_A` |  |  |  | 0.20 |  | 0.20 |" in printed
+    same, spread = "rise to 1,024, BLiMP, fine-tuned", "4.002 ± 0.002 | 4.002 ± 0.002 | 0.600 ± 0.000 | 0.800 ± 0.000"
+    assert f"| `t5` | 5 | 5/5/5/5 | 0 | {spread} | {same} | 1 |" in printed
+    assert "| `rope` | 5 | 5/5/5/5 | 5 | 5.002 " in printed
+    assert "| `principle_A` |  |  |  | 0.20 |  | 0.20 |  |  |  | 0.30 |" in printed
+    assert "| word pairs |  | 0.750 | 0.750 |  |" in printed
+    assert "| `t5` | 5 | 0.800 ± 0.000 | 0.800 ± 0.000 | 1 of 5 |" in printed
     runs = measured_runs(Results(tmp_path))
     assert list(runs["scheme"][:2]) == ["rope", "t5"]
     assert runs["rise to 1,024"].tolist() == pytest.approx([seed / 1e4 for seed in seeds for _ in range(2)])
+
+
+def test_what_can_be_found_is_told_for_each_pair_of_spreads():
+    losses = {"rope": 0.01, "t5": 0.01, "learned": 0.1}
+    rows = [
+        {"scheme": scheme, "loss at 128": 4.0 + spread * seed} for scheme, spread in losses.items() for seed in range(5)
+    ]
+    least, most = map(float, smallest_difference(pd.DataFrame(rows), "loss at 128").split(" to "))
+    assert least == pytest.approx(4.03 * 0.0158, abs=1e-3)
+    assert most == pytest.approx(smallest_gap([[0.00025], [0.025]], 5, 30), abs=1e-3)
+    assert most > 5 * least
+
+
+def test_longer_runs_change_nothing_at_the_tokens_of_the_others(tmp_path: Path):
+    main = _main_parts(tmp_path)
+    _write(tmp_path, main, lambda part: 4.0)
+    before = {name: table(Results(tmp_path)) for name, table in TABLES.items()}
+    longer = long_parts(main)
+    _write(tmp_path, longer, lambda part: 3.0, lambda part: 4.0)
+    after = {name: table(Results(tmp_path)) for name, table in TABLES.items()}
+    assert "| `learned` | 1 | 4.000 | 3.000 | 3.000 |" in after.pop("longer")
+    del before["longer"]
+    assert after == before
+    lines = pretraining_pictures.curves(Results(tmp_path)).axes[0].lines
+    ends = [line.get_xdata()[-1] for line in lines if len(line.get_xdata()) > 2]
+    assert ends == [10 * MILLION / 1e6] * 9
+
+
+def test_a_run_that_diverged_is_counted(tmp_path: Path):
+    parts = [part for part in _main_parts(tmp_path) if part.scheme in ("rope", "pope")]
+    _write(tmp_path, parts, lambda part: 4.0)
+    path = tmp_path / f"{parts[-1].name}.json"
+    written = json.loads(path.read_text())
+    written["curve"][-1] |= dict.fromkeys(("train", "dev", "test"))
+    path.write_text(json.dumps(written | {"diverged": True}))
+    tables = {name: table(Results(tmp_path)) for name, table in TABLES.items()}
+    assert "| `pope` | 5, 1 diverged |" in tables["schemes"]
+    assert "4.000 ± 0.000 |" in tables["curves"]
+    pretraining_pictures.curves(Results(tmp_path))
 
 
 def test_early_attention_is_that_of_the_trained_model_by_distance(study: list[str], tmp_path: Path, monkeypatch):
@@ -215,9 +280,8 @@ def test_early_attention_is_that_of_the_trained_model_by_distance(study: list[st
 
 
 def test_curves_are_means_over_the_seeds_that_reached_a_point(tmp_path: Path):
-    parts = [Part("t5", seed, 0.003, 10 * MILLION, "scale0.05") for seed in (0, 1, 100)]
+    parts = [part for part in _main_parts(tmp_path) if part.scheme == "t5" and part.seed < 2]
     _write(tmp_path, parts, lambda part: 4.0 + part.seed)
-    (tmp_path / "text.json").write_text(json.dumps({"unigrams": 6.0}))
     (axes,) = pretraining_pictures.curves(Results(tmp_path)).axes
     curve = next(line for line in axes.lines if line.get_label() == "t5")
     assert curve.get_xydata().tolist() == [[tokens * MILLION / 1e6, 4.5] for tokens in (2, 5, 10)]
@@ -245,3 +309,24 @@ def test_pseudo_likelihood_sums_over_tokens_each_masked_alone(study: list[str], 
         with torch.no_grad():
             expected += float(model(input_ids=masked).logits[0, place].log_softmax(-1)[ids[0, place]])
     assert pretrained_measures.pseudo_likelihood(model, text.tokenizer, "the cat sees") == pytest.approx(expected)
+
+
+def test_a_checkpoint_of_a_longer_run_is_not_taken_for_a_shorter_one(study: list[str], tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    text = Text(tmp_path, tmp_path / "work")
+    pretraining.Training(Part("none", 0, 0.003, STEPS, "scale0.05"), text, tmp_path).run()
+    shorter = pretraining.Training(Part("none", 0, 0.003, STEPS // 2, "scale0.05"), text, tmp_path)
+    with pytest.raises(UserError, match="checkpoint after 4 steps, and the model after 2"):
+        shorter.run()
+
+
+def test_bigrams_prefer_what_stood_in_the_text(study: list[str], tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    text = Text(tmp_path, tmp_path / "work")
+    bigrams = pretrained_measures.Bigrams(text)
+    assert bigrams.bigrams.sum(1).max() == pytest.approx(1.0)
+    first, second = text.train[0, :2]
+    ids = bigrams.tokenizer.convert_ids_to_tokens([int(first), int(second)])
+    pair = 0.9 * (text.train.unfold(1, 2, 1) == text.train[0, :2]).all(-1).sum() / (text.train[:, :-1] == first).sum()
+    expected = bigrams.unigrams[first].log() + (pair + 0.1 * bigrams.unigrams[second]).log()
+    assert bigrams.likelihood(" ".join(ids)) == pytest.approx(float(expected), abs=1e-6)
