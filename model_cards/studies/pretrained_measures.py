@@ -5,17 +5,18 @@
 
 Each main part of `pretraining` that is trained is measured: what takes minutes for all of them first, then the
 fine-tunings. Each measurement is a file beside the parts, written as it ends. A model that is no longer in the folder
-of the runs is trained again. Nothing here is chosen: the lengths, the tasks and the contrasts were fixed before the
-first model was trained. What needs no model of the study, bigrams and linear models on words, is measured once.
+of the runs is trained again, which changes nothing that is written. Lengths, tasks and contrasts were fixed before the
+first model was trained; the rate of fine-tuning is chosen on validation rows, with models that aren't reported. What
+needs no model of the study, bigrams and linear models on words, is measured once.
 """
 
 import argparse
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,8 +32,19 @@ from hf_posenc.files import write_json
 from hf_posenc.machine import commit, versions
 from hf_posenc.training.baselines import baseline_scores
 from model_cards.studies.parts import Cluster, data_folder, read_rows
-from model_cards.studies.pretraining import held_out_loss, options_of_study, train_and_write
-from model_cards.studies.pretraining_plan import EPOCHS, MILLION, PATIENCE, Part, Results, main_parts
+from model_cards.studies.pretraining import Training, held_out_loss, options_of_study
+from model_cards.studies.pretraining_plan import (
+    DEVELOPMENT_SEEDS,
+    EPOCHS,
+    FINE_TUNED_FIRST,
+    FINE_TUNING_RATES,
+    MILLION,
+    PATIENCE,
+    TRIAL_TOKENS,
+    Part,
+    Results,
+    main_parts,
+)
 from model_cards.studies.pretraining_tables import TABLES
 from model_cards.studies.pretraining_text import LENGTH, Text
 
@@ -160,45 +172,80 @@ def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: An
     }
 
 
-def as_it_is(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
-    """What a trained part can do without more training."""
-    model = PosEncForMaskedLM.from_pretrained(checkpoint).eval()
-    likelihood = partial(pseudo_likelihood, model, text.tokenizer)
-    return {"lengths": lengths_of(model, text), **blimp_of(likelihood, data)}
+class Measuring:
+    """Measures trained parts, each measurement in a file of its own, which is written as it ends.
 
+    Args:
+        options: of the command.
+    """
 
-def all_fine_tuned(part: Part, checkpoint: Path, text: Text, data: Path) -> dict[str, Any]:
-    """What a trained part can do after fine-tuning."""
-    return {"fine_tuned": {task: fine_tuned(checkpoint, data, task, part.seed) for task in TASKS}}
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.data, self.work, self.output = data_folder(options), Path(options.work), Path(options.output)
+        self.text, self.results = Text(self.data, self.work), Results(self.output)
+        self.code = {"commit": commit(Path(__file__).parent), "versions": versions()}
+        folders = (self.output / "measured", self.output / "fine_tuning_rates")
+        self.measured, self.rates = folders
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
 
+    def run(self) -> None:
+        """Measures the main parts that are trained; one that diverged has no measurements."""
+        with FileLock(self.work / "baselines.lock"):
+            if not self.results.baselines:
+                write_json(self.output / "baselines.json", measure_baselines(self.text, self.data))
+        main = main_parts(self.results)
+        trained = [p for p in main if self.results.has(p) and not self.results.parts[p.name]["diverged"]]
+        for part in trained:
+            self.write(part, self.measured / f"{part.name}-as_it_is.json", self.as_it_is)
+        rate = self.choose_rate(main)
+        for part in trained:
+            measure = partial(self.fine_tuned, seed=part.seed, learning_rate=rate)
+            self.write(part, self.measured / f"{part.name}-fine_tuned.json", measure)
 
-MEASUREMENTS = {"as_it_is": as_it_is, "fine_tuned": all_fine_tuned}
-
-
-def run(options: argparse.Namespace) -> None:
-    """Measures the main parts that are trained; one that diverged has no measurements."""
-    output = Path(options.output)
-    torch.set_num_threads(1)
-    text, results = Text(data_folder(options), Path(options.work)), Results(output)
-    code = {"commit": commit(Path(__file__).parent), "versions": versions()}
-    with FileLock(Path(options.work) / "baselines.lock"):
-        if not results.baselines:
-            write_json(output / "baselines.json", measure_baselines(text, data_folder(options)))
-    for name, part in product(MEASUREMENTS, main_parts(results)):
-        if not results.has(part) or results.parts[part.name]["diverged"]:
-            continue
-        folder, path = Path(options.work) / part.name, output / "measured" / f"{part.name}-{name}.json"
+    def write(self, part: Part, path: Path, measure: Callable[[Path], dict[str, Any]]) -> bool:
+        """Measures a part, unless that is written or another process does; returns whether it is written."""
+        folder = self.work / part.name
         folder.mkdir(exist_ok=True)
         try:
-            with FileLock(folder / "part.lock", 0):
+            with FileLock(folder / f"{path.stem}.lock", 0):
                 if not path.is_file():
-                    checkpoint = folder / f"model-{part.tokens // MILLION}M"
-                    if not checkpoint.is_dir():
-                        train_and_write(part, text, output, folder)
-                    measured = MEASUREMENTS[name](part, checkpoint, text, data_folder(options))
-                    write_json(path, asdict(part) | measured | code)
+                    write_json(path, asdict(part) | measure(self.checkpoint(part)) | self.code)
         except Timeout:
-            continue  # another process has it
+            return False
+        return True
+
+    def checkpoint(self, part: Part) -> Path:
+        """The folder of a part's model, which is trained again where it is missing."""
+        folder = self.work / part.name
+        with FileLock(folder / "part.lock"):
+            model = folder / f"model-{part.tokens // MILLION}M"
+            if not model.is_dir():
+                Training(part, self.text, folder).run()
+        return model
+
+    def as_it_is(self, checkpoint: Path) -> dict[str, Any]:
+        """What a trained part can do without more training."""
+        model = PosEncForMaskedLM.from_pretrained(checkpoint).eval()
+        likelihood = partial(pseudo_likelihood, model, self.text.tokenizer)
+        return {"lengths": lengths_of(model, self.text), **blimp_of(likelihood, self.data)}
+
+    def fine_tuned(self, checkpoint: Path, **options: Any) -> dict[str, Any]:
+        """What a trained part can do after fine-tuning."""
+        scores = {task: fine_tuned(checkpoint, self.data, task, **options) for task in TASKS}
+        return {"learning_rate": options["learning_rate"], "fine_tuned": scores}
+
+    def choose_rate(self, main: list[Part]) -> float:
+        """The rate at which all parts are fine-tuned: the best of three on validation rows, with development models."""
+        chosen = {part.scheme: part for part in main}
+        models = [replace(chosen[s], seed=DEVELOPMENT_SEEDS[0], tokens=TRIAL_TOKENS) for s in FINE_TUNED_FIRST]
+        trials = [(model, rate) for model in models for rate in FINE_TUNING_RATES]
+        while [trial for trial in trials if not self._try(*trial)]:
+            time.sleep(60)  # another process is at the last ones
+        return self.results.fine_tuning_rate
+
+    def _try(self, model: Part, rate: float) -> bool:
+        measure = partial(self.fine_tuned, seed=model.seed, learning_rate=rate)
+        return self.write(model, self.rates / f"{model.scheme}-{rate:g}.json", measure)
 
 
 def main() -> None:
@@ -210,7 +257,8 @@ def main() -> None:
         Cluster().run_everywhere()
         return
     if not options.table:
-        run(options)
+        torch.set_num_threads(1)
+        Measuring(options).run()
         return
     results = Results(Path(options.output))
     print(*(table(results) for table in TABLES.values()), sep="\n\n")

@@ -48,6 +48,8 @@ LONG_SCHEMES, LONG_SEEDS = ("rope", "alibi", "learned"), (0, 1)
 CHECKED_SCHEMES, CHECKED_RATES, CHECKED_SEED = ("none", "learned", "sinusoidal"), RATES[:3], 0
 EPOCHS, PATIENCE = 30, 6
 """Of fine-tuning: the most epochs, and those without a better validation score after which it ends."""
+FINE_TUNING_RATES, FINE_TUNED_FIRST = (1e-4, 3e-4, 1e-3), ("rope", "alibi", "t5")
+"""The rates of fine-tuning that are tried, and the schemes whose development models are tuned with them, for all."""
 PLATEAU = 0.3
 """A model has left the plateau when its loss is so far below the unigrams'."""
 CONTRASTS = 30
@@ -128,6 +130,20 @@ class Results:
         for measured in map(_read, sorted((self.folder / "measured").glob("*.json"))):
             of_parts.setdefault((measured["scheme"], measured["seed"]), {}).update(measured)
         return of_parts
+
+    @property
+    def tuned_with(self) -> dict[float, dict[str, float]]:
+        """The mean validation accuracy over tasks of each development model, by rate of fine-tuning and scheme."""
+        by_rate: dict[float, dict[str, float]] = {rate: {} for rate in FINE_TUNING_RATES}
+        for tried in map(_read, sorted((self.folder / "fine_tuning_rates").glob("*.json"))):
+            scores = [score["validation"] for score in tried["fine_tuned"].values()]
+            by_rate[tried["learning_rate"]][tried["scheme"]] = statistics.fmean(scores)
+        return by_rate
+
+    @property
+    def fine_tuning_rate(self) -> float:
+        """The rate with the best mean over the development models; all are there."""
+        return max(FINE_TUNING_RATES, key=lambda rate: statistics.fmean(self.tuned_with[rate].values()))
 
     @property
     def baselines(self) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from model_cards.studies.pretraining_contrasts import (
 )
 from model_cards.studies.pretraining_plan import (
     EPOCHS,
+    FINE_TUNED_FIRST,
+    FINE_TUNING_RATES,
     GATE_SCHEMES,
     MILLION,
     PATIENCE,
@@ -193,6 +195,17 @@ def length_table(results: Results) -> str:
     return _table(("scheme", *columns), rows)
 
 
+def fine_tuning_table(results: Results) -> str:
+    """The mean validation accuracy over tasks of development models, by rate of fine-tuning."""
+    by_rate = results.tuned_with
+    rows = [
+        (code(scheme), *(f"{by_rate[r][scheme]:.3f}" if scheme in by_rate[r] else "" for r in FINE_TUNING_RATES))
+        for scheme in FINE_TUNED_FIRST
+    ]
+    header = ("mean validation accuracy", *(f"rate {rate:g}" for rate in FINE_TUNING_RATES))
+    return _table(header, [row for row in rows if any(row[1:])])
+
+
 def task_table(results: Results) -> str:
     """Test accuracy in each task, beside linear models on words, and how many runs ended at the cap of epochs."""
     runs, linear = measured_runs(results), results.baselines.get("linear", {})
@@ -247,6 +260,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "checks": check_table,
     "schemes": scheme_table,
     "lengths": length_table,
+    "tuning": fine_tuning_table,
     "tasks": task_table,
     "contrasts": contrast_table,
     "verdicts": verdict_sentences,

@@ -148,14 +148,39 @@ def test_a_part_that_was_killed_ends_as_if_it_had_not_been(study: list[str], tmp
     assert resumed["curve"] == whole["curve"]
     assert resumed["tokens"] == STEPS
     assert len({tuple(row.tolist()) for row in text.train}) == len(text.train)  # each document once
-    monkeypatch.setattr(pretrained_measures, "TASKS", ())
-    monkeypatch.setattr(pretrained_measures, "blimp_of", lambda likelihood, data: {"blimp": 0.5})
-    monkeypatch.setattr(pretrained_measures, "main_parts", lambda results: parts)
+
+
+def test_models_are_measured_once_and_fine_tuned_at_the_rate_of_development_models(study, tmp_path: Path, monkeypatch):
+    part = Part("rope+t5", 3, 0.003, STEPS, "scale0.05")
+    (tmp_path / "work").mkdir()
+    written = pretraining.Training(part, Text(tmp_path, tmp_path / "work"), tmp_path / "work" / part.name).run()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / f"{part.name}.json").write_text(json.dumps(written))
+
+    def tune(checkpoint: Path, data: Path, task: str, seed: int, learning_rate: float) -> dict:
+        assert (checkpoint / "model.safetensors").is_file()
+        return {"accuracy": learning_rate, "validation": 1.0 - abs(learning_rate - 3e-4), "epoch": 2.0}
+
+    replaced = {
+        "fine_tuned": tune,
+        "measure_baselines": lambda text, data: {"linear": {}, "bigrams": {}},
+        "blimp_of": lambda likelihood, data: {"blimp": 0.5},
+        "main_parts": lambda results: [part],
+        "FINE_TUNED_FIRST": ("rope+t5",),
+        "TRIAL_TOKENS": STEPS // 2,
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(pretrained_measures, name, value)
+    monkeypatch.setattr(sys, "argv", study)
     pretrained_measures.main()
-    measured = Results(tmp_path / "parts").measured["rope+t5", 3]
+    results = Results(tmp_path / "parts")
+    measured = results.measured["rope+t5", 3]
     assert measured["lengths"].keys() == {"128", "256", "512", "1024"}
-    assert (measured["blimp"], measured["fine_tuned"]) == (0.5, {})
-    shutil.rmtree(tmp_path / "work" / parts[0].name)
+    assert measured["blimp"] == 0.5
+    assert measured["fine_tuned"].keys() == set(pretrained_measures.TASKS)
+    assert {score["accuracy"] for score in measured["fine_tuned"].values()} == {3e-4}
+    assert results.tuned_with[1e-3]["rope+t5"] == pytest.approx(0.9993)
+    shutil.rmtree(tmp_path / "work" / part.name)
     shutil.rmtree(tmp_path / "parts" / "measured")
     pretrained_measures.main()  # trains the model again
     assert Results(tmp_path / "parts").measured["rope+t5", 3] == measured
