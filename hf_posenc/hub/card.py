@@ -52,6 +52,7 @@ def published_card(checkpoint: Upload, repo_id: str, revision: str, given: CardF
     data.pipeline_tag = data.pipeline_tag or CLASSES.get(type(model).__name__)
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", scheme, "custom_code"]))
     data.model_name = name if data.eval_results else None
+    earlier = getattr(data, "verified_commit", None)
     data.verified_commit = revision  # type: ignore[attr-defined]
     data.license = given.license or data.license
     data.language = [*given.language] or data.language
@@ -59,7 +60,9 @@ def published_card(checkpoint: Upload, repo_id: str, revision: str, given: CardF
     text = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", "", card.text, flags=re.DOTALL)
     text = re.sub(rf"\A\s*# {re.escape(old)}\n", f"# {name}\n", text).rstrip()
     pinned = f'"{repo_id}", revision="{revision}"'
-    text = re.sub(rf'"{HERE}"|"{re.escape(repo_id)}", revision="[^"]*"', lambda _: pinned, text)
+    # Where an earlier publish pinned this folder, perhaps as another repository, or its training left a place.
+    former = rf'|"[^"/]+/[^"/]+", revision="{re.escape(str(earlier))}"' if earlier else ""
+    text = re.sub(rf'"{HERE}"|"{re.escape(repo_id)}", revision="[^"]*"{former}', lambda _: pinned, text)
     loading = render(
         Path(__file__).with_name("loading.md.jinja"),
         repo_id=repo_id,

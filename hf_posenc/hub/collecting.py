@@ -75,7 +75,12 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
             f"version's. If you trust it, publish with {spell('trust_remote_code', True)}."
         )
     weights = sorted(weight_files(source))
-    names = [*weights, *code, *read_modules(source, str(source))[0]]
+    modules, notes = read_modules(source, str(source))
+    if notes and not modules:
+        raise UserError(
+            f"{notes[0]} Published so, it would answer otherwise. Delete modules.json to publish the encoder."
+        )
+    names = [*weights, *code, *modules]
     names += [INDEX] if weights != [WEIGHTS] else []
     names += [name for name in _SENT if (source / name).is_file()]
     folder.mkdir()

@@ -31,6 +31,8 @@ _HARMLESS = re.compile(
 """Files that no loader reads. Any other file may be a tokenizer, an adapter or other weights."""
 _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 """Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
+_READ_FOLDERS = ("additional_chat_templates", "chat_templates", "custom_generate", "onnx", "openvino")
+"""Folders whose files loaders or servers take, of graphs instead of the weights."""
 _KEPT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_THREADING_LAYER", "KMP_DUPLICATE_LIB_OK"),
@@ -94,7 +96,7 @@ def publish(
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
         repo_id: `owner/name`; made if it doesn't exist.
-        private: whether a repository that is made here is private. None: the owner's default.
+        private: whether the repository, which is made here unless it exists, is private. None: the owner's default.
         create_pr: open a pull request instead of changing the branch.
         revision: the branch, made if it doesn't exist; None: `main`.
         token: None: the one of `hf auth login` or HF_TOKEN.
@@ -132,6 +134,7 @@ def publish(
                 return Publication(None, None, files, sent.left_out, draft=str(sent.source / DRAFT))
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+                _check_private(api, repo_id, private)
                 if branch != "main" and not branch.startswith("refs/"):
                     api.create_branch(repo_id, branch=branch, exist_ok=True)
             commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
@@ -156,6 +159,18 @@ def publish(
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         text = f"{repo_id}: {kind}{one_line(error)}".rstrip(" .:")
         raise UserError(without_tokens(f"{text}. {outcome}", token)) from None
+
+
+def _check_private(api: HfApi, repo_id: str, private: bool | None) -> None:
+    """Refuses a repository that was there and isn't as private as was asked: the Hub ignores that for such a one."""
+    is_private = bool(api.model_info(repo_id).private)
+    if private is not None and is_private != private:
+        raise UserError(
+            f"is for a repository that is made here, and {repo_id} is {'private' if is_private else 'public'} already. "
+            "Leave it out, give another repository, or change its visibility in its settings on the Hub.",
+            parameter="private",
+            value=private,
+        )
 
 
 @contextlib.contextmanager
@@ -225,7 +240,7 @@ def _is_harmless(name: str) -> bool:
     folder, slash, _ = name.partition("/")
     if not slash:
         return _HARMLESS.fullmatch(name) is not None
-    is_read = folder.lower() in ("additional_chat_templates", "chat_templates", "custom_generate")
+    is_read = folder.lower() in _READ_FOLDERS
     return not is_read and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
 
 

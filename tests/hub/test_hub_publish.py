@@ -82,6 +82,25 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub, checkpoint, un
     assert done.left_out == ("notes.txt", "training_args.bin")
 
 
+def test_a_sentence_transformer_whose_modules_cannot_be_kept_is_refused(hub, checkpoint):
+    (checkpoint / "modules.json").write_text(
+        '[{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": "1_W", "type": "my_code.Whiten"}]'
+    )
+    with pytest.raises(UserError, match=r"my_code.Whiten.*it would answer otherwise.*Nothing was published"):
+        publish(checkpoint, "me/mine", token=WRITER)
+
+
+def test_a_repository_that_exists_is_not_taken_for_private(hub, checkpoint, unverified):
+    publish(checkpoint, "me/open", token=WRITER)
+    before = dict(hub.repos["me/open"].commits)
+    with pytest.raises(UserError, match=r"private=True is for a repository that is made here, and me/open is public"):
+        publish(checkpoint, "me/open", private=True, token=WRITER)
+    assert hub.repos["me/open"].commits == before
+    publish(checkpoint, "me/closed", private=True, token=WRITER)
+    assert hub.repos["me/closed"].private
+    publish(checkpoint, "me/closed", private=True, token=WRITER)
+
+
 def test_no_other_file_of_the_folder_is_sent(hub, checkpoint, unverified):
     before = set(publish(checkpoint, "me/mine", token=WRITER).files)
     for name in KEPT_HERE:
@@ -165,6 +184,10 @@ def test_the_folders_own_card_is_kept_and_completed(hub, checkpoint, unverified)
     assert str(done.revision) not in second
     assert ModelCard(second).data.verified_commit == again.revision
     assert (checkpoint / "README.md").read_text() == first
+    elsewhere = publish(checkpoint, "me/second", token=WRITER)
+    third = hub.files("me/second")["README.md"].decode()
+    assert f'pipeline("text-classification", "me/second", revision="{elsewhere.revision}"' in third
+    assert "me/new" not in third
 
 
 def test_a_dry_run_writes_the_card_and_lists_the_files(hub, checkpoint, run):
@@ -250,13 +273,14 @@ FOREIGN = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "spiece.model"),
     *("adapter_config.json", "generation_config.json", "modules.json", "model.fp16.safetensors.index.json"),
     *("model.fp16.safetensors", "adapter_model.bin", "training_args.bin", "weights.pkl", "tf_model.h5"),
+    *("onnx/model.onnx", "openvino/openvino_model.xml"),
     *("chat_template.jinja", "additional_chat_templates/a.jinja", "Custom_Generate/a.txt"),
     *("Config.json", "MODEL.safetensors", "config.json.", "Vocab.txt", "Merges.txt"),  # the same names, on some disks
     *("..\\config.json", "folder\\..\\tok.py", "a/..\\..\\config.json", ".huggingface"),
 )
 HARMLESS = (
     *("README.md", ".gitattributes", "LICENSE", "figure.png", "notes.md", "notes.txt"),
-    *("runs/events.out", "onnx/model.onnx"),
+    *("runs/events.out", "checkpoint-5/model.safetensors"),
 )
 
 
