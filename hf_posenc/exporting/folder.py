@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local, spell
@@ -23,10 +22,13 @@ _READ_AS = "bert"
 The graph alone says what is computed."""
 
 
-def write_config(model: PreTrainedModel, staging: Path) -> None:
+def write_config(model: PreTrainedModel, longest: int, staging: Path) -> None:
     """Writes config.json: labels, sizes, the longest input, the class that was exported, and no code.
 
-    `max_position_embeddings` is the length that servers truncate to: where the table of positions ends, or as it was.
+    Args:
+        model: the checkpoint.
+        longest: the most tokens that it is read with, to which servers truncate: `max_position_embeddings`.
+        staging: where it goes.
     """
     values = model.config.to_dict()
     if model.config.model_type == PosEncConfig.model_type:
@@ -38,15 +40,12 @@ def write_config(model: PreTrainedModel, staging: Path) -> None:
         values.pop(name, None)
     values |= {
         "architectures": [type(model).__name__],
-        "max_position_embeddings": _longest_input(model),
+        "max_position_embeddings": longest,
         "dtype": "float32",
     }
+    if (scale := getattr(model.config, "label_scale", 1.0)) != 1.0:
+        values["label_scale"] = scale  # of a regression, whose loss `evaluate` gives in these units
     write_json(staging / "config.json", values)
-
-
-def _longest_input(model: PreTrainedModel) -> int:
-    """The length that servers truncate to."""
-    return position_limit(model) or model.config.max_position_embeddings
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, staging: Path) -> None:
@@ -110,7 +109,7 @@ def _for_servers(name: str, content: bytes, model: PreTrainedModel, longest: int
     elif name == "sentence_bert_config.json":
         values = json.loads(content)
         if not values.get("max_seq_length"):
-            values["max_seq_length"] = min(_longest_input(model), longest)
+            values["max_seq_length"] = longest
     return json_text(values, 2).encode() if values else content
 
 

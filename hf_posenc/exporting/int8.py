@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import r2_score
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import text_problem_type
+from ..data.columns import find_columns
 from ..data.preparing import Known, encode, prepare
 from ..data.reading import read_file
 from ..errors import UserError, spell
@@ -70,7 +72,8 @@ class Int8Report:
         megabytes: of the model's files, without tokenizer.
         texts_per_second: in batches of 32 texts of like lengths, the fastest of four passes.
         metric, score: accuracy, or `pearson` of a regression, and its values. None: without labelled data.
-        agreement: with float32: the share of equal labels, or the mean cosine of answers that are no labels.
+        agreement: with float32: the share of equal labels; of a regression R^2, the share of the variance of its
+            numbers that is kept; the mean cosine of other answers.
         texts: how many were answered.
         evaluated_on: the file of labelled data. None: sentences that come along were answered.
         data: what was read of that file, used and left out.
@@ -136,6 +139,26 @@ def read_labelled(
     if "labels" not in rows[0]:
         raise UserError("has no labels. Give labelled data, or leave it out.", parameter="evaluate", value=file)
     return replace(_batched(rows, model, tokenizer), data=prepared.summary.line)
+
+
+def read_calibration(
+    file: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    known: Known,
+    options: Options,
+    most: int,
+) -> Questions:
+    """The first texts of a file, or its pairs of texts, one in a batch: in the columns that the model was trained on.
+
+    Raises:
+        UserError: the file can't be read, or its texts aren't put together as those of the training.
+    """
+    table = read_file(file, options, known.dialect)
+    texts = find_columns(table, options, known.columns, needs_label=False).texts(table)
+    limit = min(tokenizer.model_max_length, LONGEST)
+    rows = encode_rows(tokenizer, limit, *(column[:most] for column in texts))
+    return _batched(rows, model, tokenizer, size=1)
 
 
 def from_texts(
@@ -251,10 +274,12 @@ def _answers(backend: Backend, questions: Questions) -> list[np.ndarray]:
 
 
 def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], problem_type: str | None) -> float:
-    """The share of equal labels, or the mean cosine of the answers where they are no labels."""
+    """The share of equal labels; of a regression R^2; else the mean cosine of the answers."""
     if problem_type not in (None, "regression"):
         labels, other = (predictions_from_logits(np.stack(part), str(problem_type)) for part in (answers, others))
         return float((labels == other).reshape(len(labels), -1).all(1).mean())
+    if problem_type == "regression":  # which a cosine of single numbers, 1 or -1, says nothing of
+        return float(r2_score(np.stack(answers), np.stack(others)))
     pairs = zip(answers, others, strict=True)
     flat = [(first.ravel().astype(np.float64), second.ravel().astype(np.float64)) for first, second in pairs]
     return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))

@@ -15,7 +15,7 @@ from ..checkpoints.opening import Checkpoint, open_checkpoint, read_config
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..conversion.families import FAMILIES
 from ..data.preparing import Known
-from ..data.texts import own_texts, read_training_texts
+from ..data.texts import own_texts
 from ..errors import UserError, checks_types, spell
 from ..files import expanded, last_name
 from ..inference.backends import GRAPHS, Backend, open_backend, torch_backend
@@ -23,13 +23,15 @@ from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, rea
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
-from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
+from .int8 import Int8Report, from_texts, quantize_graph, read_calibration, read_labelled
 from .native import what_holds, write
 from .parity import LARGEST, Batch, batches, measure_parity
 
 logger = logging.getLogger(__name__)
 
 TARGETS = ("native", *GRAPHS)
+_CALIBRATED_WITH = 300
+"""Texts that ranges of activations are taken from."""
 """What a checkpoint can be exported to."""
 
 
@@ -61,7 +63,7 @@ def _write(
         compared = batches(model, tokenizer, **what_holds(model, staging))
         return Written(notes, torch_backend(load_any(open_checkpoint(staging))), compared, LARGEST / 10)
     notes = write_graph(to, model, tokenizer, staging)
-    write_config(model, staging)
+    write_config(model, tokenizer.model_max_length, staging)
     write_tokenizer(tokenizer, staging)
     return Written(notes, open_backend(staging, to), batches(model, tokenizer), LARGEST)
 
@@ -98,7 +100,8 @@ class ExportReport:
         compared = "It differs" if self.int8 is None else "Before it was quantised, it differed"
         lines = [
             f"{self.architecture} for {self.target} is in {self.output}: {self.megabytes:.1f} MB, {limit}.",
-            f"{compared} from PyTorch by at most {self.largest_difference:.1e}, on {self.batches} batches of texts.",
+            f"{compared} from PyTorch by at most {self.largest_difference:.1e} (of answers above 1: of their size), on "
+            f"{self.batches} batches of texts.",
         ]
         return "\n".join([*lines, *([] if self.int8 is None else [str(self.int8)]), *self.notes])
 
@@ -212,11 +215,14 @@ def _quantizer(
 ) -> Callable[[Path, str], Int8Report]:
     """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
     labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known, options)
-    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate, options, known.dialect)[:300]
+    if calibrate is None:
+        calibration = from_texts(own_texts(_CALIBRATED_WITH), model, tokenizer, size=1)
+    else:
+        calibration = read_calibration(calibrate, model, tokenizer, known, options, most=_CALIBRATED_WITH)
     return partial(
         quantize_graph,
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
-        calibration=from_texts(texts, model, tokenizer, size=1),
+        calibration=calibration,
         largest_drop=largest_drop,
         evaluated_on=None if evaluate is None else last_name(evaluate),
         calibrated_on="sentences that come along" if calibrate is None else last_name(calibrate),

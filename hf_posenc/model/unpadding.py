@@ -99,6 +99,8 @@ class Tokens(Movable):
     def lengths(self) -> Tensor:
         """int64 (...): the largest position + 1 of the sequence that each token belongs to."""
         positions = self.positions.expand_as(self.sequence).masked_fill(self.sequence < 0, 0)
+        if tracing() and self.has_rows and not self.may_be_packed:  # OpenVINO has no `scatter_reduce`
+            return positions.amax(-1, keepdim=True).expand_as(positions) + 1
         count = positions.numel() if self.may_be_packed else self.num_sequences  # a traced graph leaves gaps
         last = last_positions(positions, self.sequence, count)
         return last[self.sequence.clamp(min=0)] + 1

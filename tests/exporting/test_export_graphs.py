@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import hf_posenc
 from hf_posenc import export
 from hf_posenc.inference.backends import open_backend
 from tests.support.common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
@@ -31,7 +32,7 @@ PRICES = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "
 ONE_TYPE = {"type_vocab_size": 0}
 MODERN = {"norm_position": "pre_only", "norm_type": "rms_norm", "token_dropout": 7}
 CASES = {
-    f"{to}-{scheme}": (to, scheme, head, fields)
+    f"{to}-{scheme}{'-dynamic' * ('rope_parameters' in fields)}": (to, scheme, head, fields)
     for to, scheme, head, fields in (
         ("onnx", EVERY_HOOK_AT_ONCE, "ForSequenceClassification", GATED),
         ("onnx", "learned+fourier+alibi+toeplitz+kerple", "ForTokenClassification", {}),
@@ -40,6 +41,7 @@ CASES = {
         ("onnx", "cable+window+dual_triangle", "ForMultipleChoice", NARROW),
         ("onnx", "none", "ForSequenceClassification", {**PRICES, **ONE_TYPE, **MODERN}),
         ("openvino", "rope", "ForSequenceClassification", {}),
+        ("openvino", "rope", "ForMaskedLM", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}),
         ("openvino", f"{EVERY_HOOK_AT_ONCE}+deberta", "ForQuestionAnswering", MODERN),
         ("openvino", "cable+window+dual_triangle+pope", "ForMultipleChoice", {**NARROW, **ONE_TYPE}),
     )
@@ -174,3 +176,13 @@ def test_bfloat16_is_near_float32_and_is_asked_for(rope):
     exact, rounded = (open_backend(out, "openvino", bf16=bf16).logits(inputs) for bf16 in (False, True))
     np.testing.assert_allclose(exact, right, atol=1e-5)
     np.testing.assert_allclose(rounded, right, atol=0.1)
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_regression_is_in_the_same_units_after_an_export(tmp_path):
+    checkpoint(tmp_path / "model", "rope", **PRICES)
+    export(tmp_path / "model", tmp_path / "out", to="onnx")
+    (tmp_path / "data.csv").write_text("text,label\na cat,900\nevery dog,1200\na dog,1100\n")
+    was, now = (hf_posenc.evaluate(tmp_path / name, tmp_path / "data.csv") for name in ("model", "out"))
+    assert now["loss"] == pytest.approx(was["loss"], rel=1e-5)
+    assert now["mse"] == pytest.approx(was["mse"], rel=1e-5)

@@ -11,7 +11,12 @@ from typer.testing import CliRunner
 
 import hf_posenc
 from hf_posenc import UserError, cli, export
+from hf_posenc.checkpoints.loading import knowledge
+from hf_posenc.checkpoints.opening import open_checkpoint
+from hf_posenc.data.columns import Columns, remember_columns
+from hf_posenc.exporting.int8 import agreement, read_calibration
 from hf_posenc.inference.backends import open_backend
+from hf_posenc.options import Options
 from tests.support.common import home_of
 from tests.support.exporting import SENTENCES, batch, checkpoint, expected, tokenizer
 
@@ -179,3 +184,26 @@ def test_data_of_other_labels_or_of_none_is_refused_before_the_export(classifier
         with pytest.raises(UserError, match=words):
             export(classifier[0], tmp_path / "out", to="onnx", quantize="int8", evaluate=data)
     assert not (tmp_path / "out").exists()
+
+
+def test_agreement_of_a_regression_sees_a_shift_a_scale_and_another_order():
+    answers = [np.array([value]) for value in (10.0, 20.0, 30.0, 40.0)]
+    assert agreement(answers, answers, "regression") == 1.0
+    for others in ([11.0, 21.0, 31.0, 41.0], [5.0, 10.0, 15.0, 20.0], [40.0, 1.0, 900.0, 2.0]):
+        assert agreement(answers, [np.array([value]) for value in others], "regression") < 1.0
+    shifted = [answer + 5.0 for answer in answers]
+    assert agreement(answers, shifted, "regression") == pytest.approx(1 - 4 * 25 / 500)
+
+
+def test_calibration_texts_are_read_as_a_classifier_was_trained(tmp_path):
+    folder = tmp_path / "model"
+    model = checkpoint(folder, "rope", **LABELS)
+    remember_columns(model.config, Columns(("review",)))
+    model.save_pretrained(folder)
+    (tmp_path / "texts.csv").write_text("review,text\nevery dog,NOT THIS\na cat,NOR THIS\n")
+    opened = open_checkpoint(folder)
+    words = tokenizer()
+    read = read_calibration(
+        str(tmp_path / "texts.csv"), model, words, knowledge(model.config, opened), Options(), most=1
+    )
+    assert [row["input_ids"] for row in read.rows] == [words("every dog")["input_ids"]]

@@ -13,7 +13,7 @@ import torch
 
 import hf_posenc
 from tests.support.common import others_slow
-from tests.support.exporting import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
+from tests.support.exporting import LABELS, SENTENCES, TEXTS, checkpoint, mean_vectors, tokenizer
 
 LONG = " ".join(TEXTS * 20)
 
@@ -154,3 +154,14 @@ def test_a_sentence_transformer_of_today_is_read_with_its_pooling(export):
     np.testing.assert_allclose(server.embed(texts), firsts, atol=1e-5)
     embedder = SentenceTransformer(str(out.with_name("model")), trust_remote_code=True)
     np.testing.assert_allclose(embedder.encode(texts), firsts, atol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [9, 200])
+def test_a_server_cuts_where_the_checkpoint_is_cut(limit, tmp_path):
+    checkpoint(tmp_path / "model", "rope", **LABELS)  # config.json says 64
+    tokenizer(model_max_length=limit).save_pretrained(tmp_path / "model")
+    hf_posenc.export(tmp_path / "model", tmp_path / "out", to="onnx")
+    text = " ".join(SENTENCES[:12])
+    (scores,) = Server(tmp_path / "out").predict([text])
+    (own,) = hf_posenc.load(tmp_path / "model").predict_proba([text])
+    assert [scores[name] for name in ("no", "maybe", "yes")] == pytest.approx(own, abs=1e-5)
