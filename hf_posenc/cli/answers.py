@@ -52,7 +52,7 @@ def predict(
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision: faster where it is, less exact.")] = False,
     backend: Annotated[
         Literal["torch", "onnx", "openvino"] | None,
-        typer.Option(help="Default: the fastest that is installed and that the folder has files for."),
+        typer.Option(help="Default: PyTorch for weights, else the fastest that is installed."),
     ] = None,
     device: shared.DeviceOption = None,
     revision: shared.RevisionOption = None,

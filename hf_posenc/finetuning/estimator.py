@@ -48,6 +48,7 @@ from ..options import READING, Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
+from ..training.report import PICTURE
 from .prediction import load_classifier
 from .train import TrainingResult, fine_tune, save_run
 
@@ -136,7 +137,7 @@ def load(
         checkpoint: its folder, or its name on the Hub.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
-        backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
+        backend: `torch`, `onnx` or `openvino`. None: PyTorch for weights, else the fastest installed.
         device: for `torch`: where it runs. None: a GPU if there is one.
 
     Returns:
@@ -300,7 +301,7 @@ class _Estimator(BaseEstimator):
             if result is None:  # it was loaded
                 with folder.replaced() as new:
                     save_model(str(new))
-                    for name in (TRAINED_ON, run_folder.RESULTS_NAME, "README.md"):
+                    for name in (TRAINED_ON, run_folder.RESULTS_NAME, PICTURE, "README.md"):
                         if (read := self._folder / name).is_file():
                             shutil.copy(read, new / name)
             else:

@@ -214,7 +214,7 @@ def predict(
         top_k: give the n most probable labels. None: all.
         calibrated: divide logits by the temperature that training fitted.
         bf16: compute in bfloat16: faster where that is, less exact.
-        backend: `torch`, `onnx` or `openvino`. None: the fastest that is installed and that the folder has files for.
+        backend: `torch`, `onnx` or `openvino`. None: PyTorch for weights, else the fastest installed.
         device: `cpu`, `cuda` or `mps`. None: a GPU if there is one.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code.

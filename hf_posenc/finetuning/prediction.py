@@ -105,8 +105,8 @@ def load_classifier(
         checkpoint: the folder or name.
         device: where it runs. None: a GPU if there is one.
         revision: of the Hub.
-        backend: `torch`, `onnx` or `openvino`. None: the fastest that is installed and that the folder has files for,
-            see `fastest_backend`; with a device PyTorch, where the folder has weights.
+        backend: `torch`, `onnx` or `openvino`. None: see `fastest_backend`; with a device, and where the folder
+            holds weights, PyTorch.
         bf16: let the graph compute in bfloat16; a PyTorch model gets that where it is run.
         throughput: let an OpenVINO graph take several batches at once, for a file; a single one takes longer then.
         trust_remote_code: run the checkpoint's code.
@@ -263,6 +263,9 @@ def score_checkpoint(
     if errors is not None and classifier.known.problem_type == "regression":
         useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
         raise UserError(useless, parameter="errors", value=errors)
+    numbers = len(classifier.known.label_names)
+    if classifier.known.problem_type == "regression" and numbers > 1:
+        raise UserError(f"{classifier.name!r} predicts {numbers} numbers for each text, and one can be scored.")
     table = read_split(options, split, classifier.known.dialect)
     prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type

@@ -85,14 +85,16 @@ class Backend:
 
 
 def fastest_backend(folder: str | Path) -> str:
-    """The fastest backend that a folder has files for and whose package is installed: OpenVINO, PyTorch, ONNX Runtime.
+    """The fastest backend for a folder: OpenVINO's graph, if its package is installed, or ONNX Runtime's, else PyTorch.
 
-    A Hub name, and a folder with none of their files, is PyTorch's to load or to refuse.
+    Where weights lie beside a graph, PyTorch takes them: nothing says that the graph was made of these. A Hub name, and
+    a folder with none of their files, is PyTorch's to load or to refuse.
     """
-    graphs, has_weights = _graphs_in(Path(folder)), any(Path(folder).glob("*.safetensors"))
-    if "openvino" in graphs and (importlib.util.find_spec("openvino") or not (has_weights or "onnx" in graphs)):
-        return "openvino"
-    return "onnx" if "onnx" in graphs and not has_weights else "torch"
+    graphs = _graphs_in(Path(folder))
+    if not graphs or any(Path(folder).glob("*.safetensors")):
+        return "torch"
+    has_runtime = importlib.util.find_spec("openvino") or "onnx" not in graphs
+    return "openvino" if "openvino" in graphs and has_runtime else "onnx"
 
 
 def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughput: bool = False) -> Backend:
@@ -115,6 +117,9 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     folder, graphs = Path(folder), _graphs_in(Path(folder))
     if name not in graphs:
         also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
+        if not folder.is_dir():
+            way_out = f"Download it first, to name its folder: hf download {folder} --local-dir FOLDER."
+            raise UserError(f"is for a folder, and {str(folder)!r} is none. {way_out}", parameter="backend", value=name)
         raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} Export the checkpoint with {spell('to', name)}.")
     damaged = "The file is damaged (copy the folder or export anew), or a scheme of your own"
     way_out = f"{damaged} uses an operation that the runtime lacks (write it with others)."

@@ -30,13 +30,14 @@ from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 
 _TASK = "text-classification"
 """The task's name on the Hub."""
+PICTURE = "confusion_matrix.png"
+"""The file beside a card that shows it."""
 _MOST_CLASSES_DRAWN = 30
 _BINS = 15
 PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
 _WORDS = {"words": "words", "word_pairs": "words and word pairs"}
 """What each linear baseline sees."""
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -239,15 +240,14 @@ class TrainingReport:
             return replace(self, picture=None)
         from matplotlib.figure import Figure
 
-        picture = "confusion_matrix.png"
         names = [short(name, 24).replace("$", r"\$") for name in self.labels]
         side = 2.2 + 0.45 * len(names)
         figure = Figure(figsize=(side + 0.6, side), layout="constrained")
         shown = ConfusionMatrixDisplay(np.array(self.confusion), display_labels=names)
         axes = figure.add_subplot(title=f"{self.assessed} data")
         shown.plot(ax=axes, cmap="Blues", colorbar=False, xticks_rotation=45)
-        figure.savefig(folder / picture, dpi=120)
-        return replace(self, picture=picture)
+        figure.savefig(folder / PICTURE, dpi=120)
+        return replace(self, picture=PICTURE)
 
     def class_table(self) -> str:
         """Precision, recall, F1 and number of examples of the first classes, in Markdown; "-": no examples."""

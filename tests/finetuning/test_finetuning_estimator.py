@@ -76,6 +76,8 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     kept = json.loads((tmp_path / "model" / "results.json").read_text())
     assert kept["metrics"]["eval_accuracy"] == fitted.report_.metrics["eval_accuracy"]
     assert "# model\n" in (tmp_path / "model" / "README.md").read_text()
+    loaded.save(tmp_path / "again")
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {p.name for p in (tmp_path / "model").iterdir()}
 
 
 def test_it_is_the_training_of_the_command_line(tmp_path: Path, run: Any) -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_posenc import TrainingResult, UserError, convert
+from hf_posenc import PosEncForSequenceClassification, TrainingResult, UserError, convert, evaluate, load
 from hf_posenc.data.labels import standard_units
 from hf_posenc.finetuning.prediction import Asked, answers_to, load_classifier
-from tests.support.common import write_csv
+from tests.support.common import tiny_config, word_tokenizer, write_csv
 from tests.support.training import started, train
 
 WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
@@ -133,3 +133,13 @@ def test_numbers_far_from_zero_are_refused_with_what_to_subtract(
 )
 def test_standard_units(numbers: list[float], mean: float, std: float) -> None:
     assert standard_units(numbers) == (pytest.approx(mean), pytest.approx(std))
+
+
+def test_several_numbers_of_a_text_are_a_row_and_are_not_scored(tmp_path: Path) -> None:
+    config = tiny_config("rope", problem_type="regression", num_labels=3)
+    PosEncForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    word_tokenizer(["a", "cat", "dog"]).save_pretrained(tmp_path / "model")
+    assert load(tmp_path / "model").predict(["a cat", "a dog"]).shape == (2, 3)
+    write_csv(tmp_path / "data.csv", [{"text": "a cat", "label": 1.5}, {"text": "a dog", "label": 2.5}])
+    with pytest.raises(UserError, match="predicts 3 numbers for each text, and one can be scored"):
+        evaluate(tmp_path / "model", tmp_path / "data.csv")

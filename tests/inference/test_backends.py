@@ -9,6 +9,7 @@ import pytest
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.finetuning.prediction import load_classifier
+from hf_posenc.inference.backends import fastest_backend, open_backend
 from tests.support.training import expected
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
@@ -69,3 +70,18 @@ def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
     code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16")
     assert code == 2
     assert "ONNX Runtime computes the graph in float32" in err
+
+
+def test_weights_beside_a_graph_are_taken_since_the_graph_may_be_of_others(tmp_path):
+    for name in ("onnx/model.onnx", "openvino/openvino_model.xml"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"a graph")
+    assert fastest_backend(tmp_path) in ("onnx", "openvino")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert fastest_backend(tmp_path) == "torch"
+
+
+def test_a_graph_on_the_hub_is_downloaded_first():
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(UserError, match=r"'me/x' is none. Download it first.* hf download me/x --local-dir FOLDER"):
+        open_backend("me/x", "onnx")
