@@ -68,10 +68,10 @@ def main():
     numbers = {name: number for number, name in enumerate(names.values())}
     head = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
     torch.manual_seed(training.seed)
-    # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
-    # states of a new encoder: it would hide which words are equal.
+    # Dropout on attention keeps S x S numbers a head on a CPU; on a new encoder's states it hides equal words.
     if args.model:
         model = AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
+        model.config.task_specific_params = None  # its columns and temperature, if it was trained before
     else:
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}

@@ -247,6 +247,7 @@ _NOTED: dict[str, Any] = {
     "label_column": str | None,
     "one_hot_columns": list[str],
     "label_delimiter": str | None,
+    "labels": list[str],
     "dialect": dict,
     "temperature": float,
     "classes": list,

@@ -13,6 +13,7 @@ from ..checkpoints.files import REPORT_NAME, read_json
 from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, output_folder
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
 from ..checkpoints.tokenizers import check_ids
+from ..data.columns import OURS, notes_of
 from ..data.texts import own_texts, read_training_texts
 from ..errors import UserError, checks_types, spell
 from ..files import expanded, last_name, write_json, write_text
@@ -134,6 +135,7 @@ def convert(
             outcome = steps.heal(outcome, healing, checkpoints, overwrite)
             outcome = steps.extend(outcome, target.length_alone)
         _adopt(loaded, outcome.model, max_position_embeddings)
+        said += _leave_temperature(loaded.model.config, outcome.model.config)
         report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
             card = converted_card(last_name(str(output)), report, loaded.source, is_sentence_transformer=bool(modules))
@@ -306,6 +308,15 @@ def _adopt(loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
         scheme: Any = model.base_model.position  # type: ignore[union-attr]
         end = scheme.max_length or loaded.model.config.max_position_embeddings
         loaded.tokenizer.model_max_length = longest or min(loaded.tokenizer.model_max_length, end)
+
+
+def _leave_temperature(source: Any, config: Any) -> list[str]:
+    """Drops the temperature that a training fitted to the logits of another scheme, and says so."""
+    if source.position_embedding_type == config.position_embedding_type or "temperature" not in notes_of(config):
+        return []
+    ours = {name: value for name, value in notes_of(config).items() if name != "temperature"}
+    config.task_specific_params = {**config.task_specific_params, OURS: ours}
+    return ["The temperature that its training fitted is left out: logits are others with another scheme."]
 
 
 def _report(

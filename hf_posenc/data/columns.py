@@ -251,11 +251,17 @@ OURS = "hf_posenc"
 
 
 def notes_of(config: Any) -> dict[str, Any]:
-    """Notes that a checkpoint's configuration holds in our name."""
+    """Notes that a checkpoint's configuration holds in our name; none that are of a training with other labels."""
     # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
     noted = others.get(OURS) if isinstance(others, dict) else None
-    return noted if isinstance(noted, dict) else {}
+    if not isinstance(noted, dict) or noted.get("labels", _labels(config)) != _labels(config):
+        return {}
+    return noted
+
+
+def _labels(config: Any) -> list[str]:
+    return list(config.id2label.values())
 
 
 def note(config: Any, **values: Any) -> None:
@@ -268,7 +274,7 @@ def remember_columns(config: Any, columns: Columns, dialect: Dialect | None = No
     """Writes into a model's configuration how its data was read; what an earlier training noted goes."""
     ours: dict[str, Any] = {"text_columns": list(columns.text), "text_separator": columns.separator}
     ours |= {"label_column": columns.label, "one_hot_columns": list(columns.one_hot)}
-    ours |= {"label_delimiter": columns.label_delimiter}
+    ours |= {"label_delimiter": columns.label_delimiter, "labels": _labels(config)}
     if dialect is not None:
         ours["dialect"] = asdict(dialect)
     config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), OURS: ours}

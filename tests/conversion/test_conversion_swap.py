@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_posenc import SCHEMES, PosEncModel, convert
+from hf_posenc import SCHEMES, PosEncForSequenceClassification, PosEncModel, convert
 from hf_posenc.conversion import measure
-from tests.support.common import BUILTIN, encoder, others_slow, padded
+from hf_posenc.data.columns import note, notes_of
+from tests.support.common import BUILTIN, encoder, others_slow, padded, tiny_config, word_tokenizer
 from tests.support.conversion import converted, edit, sentences, tiny_source, tiny_tokenizer
 from tests.support.own_schemes import TurnedHeads
 
@@ -395,3 +396,16 @@ def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypa
     for head, speed in enumerate(speeds):
         slow, fast = speed.index(min(speed)), speed.index(max(speed))
         assert held[head, slow] > held[head, fast]
+
+
+def test_another_scheme_leaves_the_temperature_that_was_fitted_to_the_old_logits(tmp_path):
+    model = PosEncForSequenceClassification(tiny_config("rope"))
+    note(model.config, temperature=2.0, dialect={})
+    model.save_pretrained(tmp_path)
+    word_tokenizer(["a", "cat"]).save_pretrained(tmp_path)
+    same = convert(tmp_path, measure=False)
+    assert notes_of(same.model.config)["temperature"] == 2.0
+    swapped = convert(tmp_path, scheme="alibi", measure=False)
+    assert notes_of(swapped.model.config) == {"dialect": {}}
+    assert any("temperature" in sentence for sentence in swapped.report.notes)
+    assert not any("temperature" in sentence for sentence in same.report.notes)

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
-from hf_posenc.data.columns import find_columns, remember_columns, remembered_columns
+from hf_posenc.data.columns import find_columns, note, notes_of, remember_columns, remembered_columns
 from tests.support.common import write_csv, write_jsonl
 from tests.support.data import (
     Columns,
@@ -73,6 +73,19 @@ def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_pat
         config.save_pretrained(tmp_path)
         assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
     assert complaints == []
+
+
+def test_what_a_training_with_other_labels_noted_is_forgotten(tmp_path):
+    config = PosEncConfig.from_size("tiny", id2label={0: "no", 1: "yes"})
+    remember_columns(config, Columns(("title", "body")))
+    note(config, temperature=2.0)
+    config.save_pretrained(tmp_path)
+    assert notes_of(AutoConfig.from_pretrained(tmp_path))["temperature"] == 2.0
+    others = AutoConfig.from_pretrained(tmp_path, id2label={0: "ham", 1: "spam"})
+    assert notes_of(others) == {}
+    assert remembered_columns(others) is None
+    remember_columns(others, Columns(("text",)))
+    assert remembered_columns(others) == Columns(("text",))
 
 
 JOINED = Columns(("title", "body"), ("stars",), " / ")
