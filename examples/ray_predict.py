@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import Asked, answers_to, flat_answer, load_classifier, with_answers
 
-READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
+READERS = {".parquet": ray.data.read_parquet, ".jsonl": ray.data.read_json}
 
 
 class Labeller:
@@ -49,12 +50,12 @@ class Labeller:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--input", required=True, help="a .parquet, .csv or .jsonl file, or a folder of .parquet files")
+    parser.add_argument("--input", required=True, help="a .parquet or .jsonl file, or a folder of .parquet files")
     parser.add_argument("--output", required=True, help="a new or an empty folder")
-    parser.add_argument("--text-columns", nargs="+", help="one, or two for pairs; default: as trained, else text")
+    parser.add_argument("--text-columns", nargs="+", help="as many as it was trained on; default: these, else text")
     parser.add_argument("--actors", type=int, default=2, help="each holds a copy of the model")
     parser.add_argument("--batch-size", type=int, default=64, help="texts per forward pass")
-    parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
+    parser.add_argument("--backend", help="torch, onnx or openvino; default: as of hf-posenc predict")
     parser.add_argument("--address", default="local", help="of a Ray cluster; default: Ray on this machine alone")
     options = parser.parse_args()
     source, output, started = Path(options.input).resolve(), Path(options.output).resolve(), time.time()
@@ -68,13 +69,22 @@ def main() -> None:
     print(f"{count:,} rows of {options.input} are in {output}: {options.actors} actors, {options.backend}, {seconds}")
 
 
+def columns_of(trained: Columns | None, named: list[str] | None) -> Columns:
+    """The columns to read: those that the model was trained on, joined as there, by their names or by others."""
+    if not named:
+        return trained or Columns(("text",))
+    if trained is not None and len(named) != len(trained.text):
+        raise UserError(f"--text-columns names {len(named)} columns, and it was trained on {', '.join(trained.text)}.")
+    if trained is None and len(named) > 2:
+        raise UserError(f"--text-columns names {len(named)} columns. Name one, or two for pairs.")
+    return Columns(tuple(named)) if trained is None else replace(trained, text=tuple(named))
+
+
 def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> int:
     """Labels all rows into a folder that is locked; returns how many they are."""
     classifier = load_classifier(options.checkpoint, backend=options.backend)  # what is wrong with it shows now
     options.backend = classifier.backend
-    options.columns = classifier.known.columns or Columns(("text",))
-    if options.text_columns:
-        options.columns = Columns(tuple(options.text_columns[:2]))
+    options.columns = columns_of(classifier.known.columns, options.text_columns)
 
     # Beside the actors, each with a processor, one reads and writes. Texts are small: so is the store.
     local = {"num_cpus": options.actors + 1, "include_dashboard": False, "object_store_memory": 2**29}

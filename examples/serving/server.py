@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from hf_posenc.data.columns import as_input
+from hf_posenc.data.reading import refuse_surrogates
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import Asked, Classifier, answers_to, load_classifier
 from hf_posenc.inference.windows import Windows
@@ -77,6 +78,7 @@ def make_app(classifier: Classifier, asked: Asked, wait: float = 0.003) -> FastA
         texts = [
             as_input(item, classifier.known.columns) for item in question.inputs
         ]  # as those that it was trained on
+        refuse_surrogates((f"Text {row}", cell) for row, cells in enumerate(texts) for cell in cells)
         futures = [asyncio.get_running_loop().create_future() for _ in texts]
         for item in zip(texts, futures, strict=True):
             waiting.put_nowait(item)
@@ -98,7 +100,7 @@ def make_app(classifier: Classifier, asked: Asked, wait: float = 0.003) -> FastA
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a checkpoint, or what hf-posenc export wrote")
-    parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
+    parser.add_argument("--backend", help="torch, onnx or openvino; default: as of hf-posenc predict")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--windows", choices=("mean", "max"), help="read longer texts in windows; default: cut them")
     parser.add_argument("--stride", type=int, help="tokens from a window to the next; default: half a window")

@@ -172,6 +172,12 @@ def test_a_request_that_is_none_gets_a_sentence(address):
         assert reply["error"].startswith('Send {"inputs": [...]} with 1 to 1000 texts, or pairs of texts')
 
 
+def test_half_a_character_is_refused(address):
+    status, reply = ask(address, {"inputs": ["a cat", "\ud800"]})
+    assert status == 422
+    assert "Text 1 holds '\\ud800', one half of a surrogate pair" in reply["error"]
+
+
 def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address, script):
     vocabulary = tokenizer().get_vocab()
     word, bad = next((word, number) for word, number in vocabulary.items() if number > 4 and word.isalpha())
