@@ -118,7 +118,7 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     if name not in graphs:
         also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
         if not folder.is_dir():
-            way_out = f"Download it first, to name its folder: hf download {folder} --local-dir FOLDER."
+            way_out = f"Download it first (`hf download {folder}`), and name the folder that this prints."
             raise UserError(f"is for a folder, and {str(folder)!r} is none. {way_out}", parameter="backend", value=name)
         raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} Export the checkpoint with {spell('to', name)}.")
     damaged = "The file is damaged (copy the folder or export anew), or a scheme of your own"

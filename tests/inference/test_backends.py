@@ -83,5 +83,5 @@ def test_weights_beside_a_graph_are_taken_since_the_graph_may_be_of_others(tmp_p
 
 def test_a_graph_on_the_hub_is_downloaded_first():
     pytest.importorskip("onnxruntime")
-    with pytest.raises(UserError, match=r"'me/x' is none. Download it first.* hf download me/x --local-dir FOLDER"):
+    with pytest.raises(UserError, match=r"'me/x' is none. Download it first \(`hf download me/x`\), and name"):
         open_backend("me/x", "onnx")
