@@ -390,7 +390,8 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def predict(self, X: Any, *, windows: str | None = None, stride: int | None = None) -> np.ndarray:
         """The number of each text; `windows` and `stride` replace the estimator's own."""
-        return predictions_from_logits(self._logits(X, windows, stride), "regression")
+        numbers = self._logits(X, windows, stride)
+        return numbers[:, 0] if numbers.shape[1] == 1 else numbers  # several of a text, of a model that fit can't make
 
 
 def _problem_type(labels: Any, asked: str | None) -> str:

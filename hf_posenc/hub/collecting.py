@@ -75,12 +75,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
             f"version's. If you trust it, publish with {spell('trust_remote_code', True)}."
         )
     weights = sorted(weight_files(source))
-    modules, notes = read_modules(source, str(source))
-    if notes and not modules:
-        raise UserError(
-            f"{notes[0]} Published so, it would answer otherwise. Delete modules.json to publish the encoder."
-        )
-    names = [*weights, *code, *modules]
+    names = [*weights, *code, *_modules(source)]
     names += [INDEX] if weights != [WEIGHTS] else []
     names += [name for name in _SENT if (source / name).is_file()]
     folder.mkdir()
@@ -104,6 +99,15 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
     return Upload(folder, source, model, auto, input_ids, output, sent, left_out, own_code, token_ids)
+
+
+def _modules(source: Path) -> list[str]:
+    """The files of a sentence-transformer's modules; refuses modules without which it would answer otherwise."""
+    files, notes = read_modules(source, str(source))
+    if notes and not files:
+        way_out = "Published so, it would answer otherwise. Delete modules.json to publish the encoder alone."
+        raise UserError(f"{notes[0]} {way_out}")
+    return [*files]
 
 
 def _check_ours(opened: Checkpoint) -> None:

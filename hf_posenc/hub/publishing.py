@@ -133,10 +133,7 @@ def publish(
                     output.add(DRAFT, card)
                 return Publication(None, None, files, sent.left_out, draft=str(sent.source / DRAFT))
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
-                repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-                _check_private(api, repo_id, private)
-                if branch != "main" and not branch.startswith("refs/"):
-                    api.create_branch(repo_id, branch=branch, exist_ok=True)
+                repo_id = _make_repository(api, repo_id, private, branch)
             commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
             with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
                 refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
@@ -161,8 +158,13 @@ def publish(
         raise UserError(without_tokens(f"{text}. {outcome}", token)) from None
 
 
-def _check_private(api: HfApi, repo_id: str, private: bool | None) -> None:
-    """Refuses a repository that was there and isn't as private as was asked: the Hub ignores that for such a one."""
+def _make_repository(api: HfApi, repo_id: str, private: bool | None, branch: str) -> str:
+    """Makes a repository and a branch where they are missing; returns its whole name.
+
+    Raises:
+        UserError: it was there and isn't as private as was asked, which the Hub ignores then.
+    """
+    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     is_private = bool(api.model_info(repo_id).private)
     if private is not None and is_private != private:
         raise UserError(
@@ -171,6 +173,9 @@ def _check_private(api: HfApi, repo_id: str, private: bool | None) -> None:
             parameter="private",
             value=private,
         )
+    if branch != "main" and not branch.startswith("refs/"):
+        api.create_branch(repo_id, branch=branch, exist_ok=True)
+    return repo_id
 
 
 @contextlib.contextmanager

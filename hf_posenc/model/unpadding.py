@@ -102,8 +102,7 @@ class Tokens(Movable):
         if tracing() and self.has_rows and not self.may_be_packed:  # OpenVINO has no `scatter_reduce`
             return positions.amax(-1, keepdim=True).expand_as(positions) + 1
         count = positions.numel() if self.may_be_packed else self.num_sequences  # a traced graph leaves gaps
-        last = last_positions(positions, self.sequence, count)
-        return last[self.sequence.clamp(min=0)] + 1
+        return last_positions(positions, self.sequence, count)[self.sequence.clamp(min=0)] + 1
 
     @property
     def input_ids(self) -> Tensor | None:
@@ -475,9 +474,8 @@ class Runs(Movable):
 
 
 def last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
-    """The largest position of each sequence: int64 (count,)."""
-    numbers = sequence.flatten().clamp(min=0)  # positions at padding are 0
-    return positions.new_zeros(count).scatter_reduce(0, numbers, positions.flatten(), "amax")
+    """The largest position of each sequence: int64 (count,). Positions at padding are 0."""
+    return positions.new_zeros(count).scatter_reduce(0, sequence.flatten().clamp(min=0), positions.flatten(), "amax")
 
 
 def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> Tensor:

@@ -94,12 +94,12 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
-    """Predictions from logits (n, C): class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,) or (n, C)."""
+    """Predictions from logits (n, C): class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
     if problem_type == "single_label_classification":
         return logits.argmax(-1)
     if problem_type == "multi_label_classification":
         return (logits > 0).astype(np.int64)
-    return logits[:, 0] if logits.shape[1] == 1 else logits
+    return logits.reshape(-1)
 
 
 def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:

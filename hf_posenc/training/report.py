@@ -39,6 +39,7 @@ PREFIXES = {"validation": "eval", "test": "test"}
 _WORDS = {"words": "words", "word_pairs": "words and word pairs"}
 """What each linear baseline sees."""
 
+
 @dataclass(frozen=True)
 class Calibration:
     """Distance of probabilities from shares of right answers, before and after they are divided by a temperature.
