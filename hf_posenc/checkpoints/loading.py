@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.columns import remembered_columns, remembered_dialect
+from ..data.columns import OURS, labels_of_config, notes_of, remembered_columns, remembered_dialect
 from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, one_line, spell
@@ -216,7 +216,12 @@ def knowledge(config: Any, checkpoint: Checkpoint | None) -> Known:
     """
     if checkpoint is None or checkpoint.task != CLASSIFIER:
         return Known()
-    names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
+    names = tuple(map(str, labels_of_config(config)))
+    if (checkpoint.raw.get("task_specific_params") or {}).get(OURS) and not notes_of(config):
+        logger.warning_once(
+            f"{checkpoint.name!r}: the columns and the temperature that a training noted in config.json are left out: "
+            "it had labels of other names than those that stand there now."
+        )
     marks = _marks(checkpoint.folder / TRAINED_ON)
     return Known(remembered_columns(config), names, text_problem_type(config), marks, remembered_dialect(config))
 

@@ -255,13 +255,14 @@ def notes_of(config: Any) -> dict[str, Any]:
     # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
     noted = others.get(OURS) if isinstance(others, dict) else None
-    if not isinstance(noted, dict) or noted.get("labels", _labels(config)) != _labels(config):
+    if not isinstance(noted, dict) or noted.get("labels", labels_of_config(config)) != labels_of_config(config):
         return {}
     return noted
 
 
-def _labels(config: Any) -> list[str]:
-    return list(config.id2label.values())
+def labels_of_config(config: Any) -> list[str]:
+    """The names of the labels by their numbers, in whatever order a file has them."""
+    return [name for _, name in sorted((config.id2label or {}).items())]
 
 
 def note(config: Any, **values: Any) -> None:
@@ -274,7 +275,7 @@ def remember_columns(config: Any, columns: Columns, dialect: Dialect | None = No
     """Writes into a model's configuration how its data was read; what an earlier training noted goes."""
     ours: dict[str, Any] = {"text_columns": list(columns.text), "text_separator": columns.separator}
     ours |= {"label_column": columns.label, "one_hot_columns": list(columns.one_hot)}
-    ours |= {"label_delimiter": columns.label_delimiter, "labels": _labels(config)}
+    ours |= {"label_delimiter": columns.label_delimiter, "labels": labels_of_config(config)}
     if dialect is not None:
         ours["dialect"] = asdict(dialect)
     config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), OURS: ours}

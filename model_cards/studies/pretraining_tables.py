@@ -212,13 +212,11 @@ def task_table(results: Results) -> str:
     rows: list[tuple[Any, ...]] = []
     for kind in next(iter(linear.values()), {}):
         scores = [linear[task][kind] for task in linear]
-        rows.append(
-            (kind.replace("_", " "), "", *(f"{score:.3f}" for score in (*scores, statistics.fmean(scores))), "")
-        )
+        scores.append(statistics.fmean(scores))
+        rows.append((kind.replace("_", " "), "", *(f"{score:.3f}" for score in scores), ""))
     for scheme in SCHEMES if len(runs) else ():
-        tuned = [
-            of["fine_tuned"] for (name, _), of in results.measured.items() if name == scheme and "fine_tuned" in of
-        ]
+        measured = (values for (name, _), values in results.measured.items() if name == scheme)
+        tuned = [values["fine_tuned"] for values in measured if "fine_tuned" in values]
         if tuned:
             cells = [mean_and_spread(values_of(runs, scheme, column)) for column in (*linear, "fine-tuned")]
             capped = sum(score["epoch"] > EPOCHS - PATIENCE for scores in tuned for score in scores.values())

@@ -1,5 +1,6 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
+import json
 from collections import Counter
 from dataclasses import asdict, replace
 
@@ -73,6 +74,16 @@ def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_pat
         config.save_pretrained(tmp_path)
         assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
     assert complaints == []
+
+
+def test_columns_are_remembered_with_many_labels_in_another_order_too(tmp_path):
+    config = PosEncConfig.from_size("tiny", id2label={number: f"label {number}" for number in range(12)})
+    remember_columns(config, Columns(("title",)))
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    written["id2label"] = dict(sorted(written["id2label"].items()))  # 0, 1, 10, 11, 2
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == Columns(("title",))
 
 
 def test_what_a_training_with_other_labels_noted_is_forgotten(tmp_path):

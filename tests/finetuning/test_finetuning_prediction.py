@@ -231,6 +231,14 @@ def test_joined_texts_are_joined_by_every_way_in_and_calibrated_when_asked(run, 
     assert temperature != pytest.approx(1, abs=1e-3)
     with pytest.raises(UserError, match="3 texts stand where the model takes one, or two as a pair"):
         model.predict([["a", "b", "c"]])
+    assert "noted in config.json are left out" not in run(*words)[2]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["id2label"] = {number: f"renamed {name}" for number, name in config["id2label"].items()}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    code, _, said = run("predict", tmp_path / "run", "a text", "--calibrated")
+    assert code != 0
+    assert "noted in config.json are left out: it had labels of other names" in said
+    assert "has no temperature to calibrate by" in said
 
 
 def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_path):
