@@ -152,9 +152,14 @@ class Results:
         return dict(_read(path)) if path.is_file() else {}
 
     @property
+    def text(self) -> dict[str, Any]:
+        """The sizes of the text, and the loss of the training text's token frequencies in the held-out blocks."""
+        return dict(_read(self.folder / "text.json"))
+
+    @property
     def unigrams(self) -> float:
         """The loss of the training text's token frequencies in the blocks that curves are measured on."""
-        return float(_read(self.folder / "text.json")["unigrams_of_curves"])
+        return float(self.text["unigrams_of_curves"])
 
     def status(self) -> str:
         """What is there, and what comes next."""

@@ -53,6 +53,27 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return markdown_table(header, rows) if rows else NOT_YET
 
 
+def text_table(results: Results) -> str:
+    """The sizes of the text, and the loss of unigrams in the blocks that are reported."""
+    facts = results.text
+    rows = (
+        ("trained on", "train", ""),
+        ("for choices", "dev", ""),
+        ("reported", "test", "unigrams"),
+        ("of these, in curves", "curve", "unigrams_of_curves"),
+    )
+    cells = [
+        (name, f"{facts[f'{split}_tokens']:,}", _number(facts.get(f"{split}_masked")), _number(facts.get(unigrams)))
+        for name, split, unigrams in rows
+    ]
+    return markdown_table(("", "tokens", "of these masked", "loss of unigrams"), cells)
+
+
+def _number(value: float | None) -> str:
+    """A count whole, a loss with two decimals, nothing where there is none."""
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
 def start_table(results: Results) -> str:
     """The loss in the development novels after 2 million tokens, by what a model starts with."""
     parts = {(part.scheme, part.start): part for part in starts()}
@@ -238,7 +259,8 @@ def paradigm_table(results: Results) -> str:
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     models = {**results.measured, (BIGRAMS, 0): results.baselines.get("bigrams", {})}
     for (model, _), measured in models.items():
-        for paradigm, score in measured.get("blimp_paradigms", {}).items():
+        of_pairs = measured.get("blimp_paradigms", {})
+        for paradigm, score in (of_pairs | {"all": measured["blimp"]} if of_pairs else {}).items():
             scores[paradigm][model].append(score)
     columns = (*SCHEMES, BIGRAMS)
     rows = [
@@ -249,6 +271,7 @@ def paradigm_table(results: Results) -> str:
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
+    "text": text_table,
     "starts": start_table,
     "gate": gate_table,
     "rates": rate_table,

@@ -103,10 +103,12 @@ class Text:
     def facts(self) -> dict[str, Any]:
         """The sizes, as they are reported, and what tells this text from another."""
         blocks = {split: getattr(self, split) for split in ("train", "dev", "test")}
-        sizes = {f"{split}_tokens": block.numel() for split, block in blocks.items()}
         digest = hashlib.sha256(b"".join(block.short().numpy().tobytes() for block in blocks.values())).hexdigest()
+        blocks["curve"] = self.test[:HELD_OUT_BLOCKS]
+        sizes = {f"{name}_tokens": block.numel() for name, block in blocks.items()}
+        masked = {f"{name}_masked": int(mask_of(blocks[name], 0).sum()) for name in ("test", "curve")}
         unigrams = {name: round(getattr(self, name), 4) for name in ("unigrams", "unigrams_of_curves")}
-        return {**sizes, "vocabulary": len(self.tokenizer), "sha256": digest, **unigrams}
+        return {**sizes, **masked, "vocabulary": len(self.tokenizer), "sha256": digest, **unigrams}
 
     def record(self, output: Path) -> None:
         """Writes the facts beside the parts that are trained on this text.

@@ -37,6 +37,16 @@ from model_cards.studies.pretraining_tables import TABLES
 from model_cards.studies.pretraining_text import Text, windows_of
 
 WORDS = "the a cat dog tree house sees likes old new and or not in on under".split()
+TEXT = {
+    "train_tokens": 9000,
+    "dev_tokens": 3000,
+    "test_tokens": 2000,
+    "test_masked": 400,
+    "curve_tokens": 1008,
+    "curve_masked": 200,
+    "unigrams": 5.1,
+    "unigrams_of_curves": 5.0,
+}
 STEPS = 4 * 2048
 """The tokens of four steps."""
 
@@ -60,7 +70,7 @@ def _main_parts(folder: Path) -> list[Part]:
     """The main parts, after all that chooses them is written: 10 million tokens, the highest rate."""
     while missing := [part for part in choosing_parts(Results(folder)) if not Results(folder).has(part)]:
         _write(folder, missing, lambda part: 3.0 - (part.scheme == "t5") + part.seed % 3 / 10 - part.rate)
-    (folder / "text.json").write_text(json.dumps({"unigrams": 5.1, "unigrams_of_curves": 5.0}))
+    (folder / "text.json").write_text(json.dumps(TEXT))
     return main_parts(Results(folder))
 
 
@@ -219,7 +229,7 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
             of_part = {"scheme": part.scheme, "seed": part.seed, **values}
             (tmp_path / "measured" / f"{part.name}-{name}.json").write_text(json.dumps(of_part))
     linear = {"sst2": {"majority": 0.5, "word_pairs": 0.75}}
-    baselines = {"linear": linear, "bigrams": {"blimp_paradigms": {"principle_A": 0.3}}}
+    baselines = {"linear": linear, "bigrams": {"blimp": 0.4, "blimp_paradigms": {"principle_A": 0.3}}}
     (tmp_path / "baselines.json").write_text(json.dumps(baselines))
     monkeypatch.setattr(sys, "argv", ["study", "--table", "--output", str(tmp_path)])
     pretrained_measures.main()
@@ -237,6 +247,8 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     assert f"| `t5` | 5 | 5/5/5/5 | 0 | {spread} | {same} | 1 |" in printed
     assert "| `rope` | 5 | 5/5/5/5 | 5 | 5.002 " in printed
     assert "| `principle_A` |  |  |  | 0.20 |  | 0.20 |  |  |  | 0.30 |" in printed
+    assert "| `all` |  |  |  | 0.60 |  | 0.60 |  |  |  | 0.40 |" in printed
+    assert "| reported | 2,000 | 400 | 5.10 |\n| of these, in curves | 1,008 | 200 | 5.00 |" in printed
     assert "| word pairs |  | 0.750 | 0.750 |  |" in printed
     assert "| `t5` | 5 | 0.800 ± 0.000 | 0.800 ± 0.000 | 1 of 5 |" in printed
     runs = measured_runs(Results(tmp_path))
