@@ -331,6 +331,10 @@ def check_output(path: str, source: str | None = None, parameter: str = "output"
         raise UserError("would be a file of the data that is read. Name another.", parameter=parameter, value=path)
 
 
+JOINS_LABELS = "|"
+"""Stands between several labels in one cell of a .csv."""
+
+
 def input_name(name: str, answer: Collection[str]) -> str:
     """The name of an input's column beside an answer: `input_label` where the answer has a `label` too.
 
@@ -393,6 +397,8 @@ def _write_csv(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]], na
         for number, (part, given) in enumerate(_parts(rows, answers)):
             flat = [flat_answer(answer, names) for answer in given]
             if number == 0:
+                if isinstance(flat[0].get("label"), list):
+                    _cell([*names])  # each may be among later answers
                 writer.writerow([*(input_name(name, flat[0]) for name in rows.column_names), *flat[0]])
             for row, answer in zip(_values(part), flat, strict=True):
                 writer.writerow(map(_cell, (*row.values(), *answer.values())))
@@ -457,9 +463,15 @@ def _values(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """One value: several labels are joined, other lists and objects are JSON; empty where it is missing."""
+    """One value: several labels are joined, other lists and objects are JSON; empty where it is missing.
+
+    Raises:
+        UserError: a label that would be joined to others holds what stands between them.
+    """
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return "|".join(value)
+        if len(value) > 1 and (unclear := [part for part in value if JOINS_LABELS in part]):
+            raise UserError(f"{unclear[0]!r} holds {JOINS_LABELS!r}, which joins labels in a .csv. Write .jsonl.")
+        return JOINS_LABELS.join(value)
     if isinstance(value, list | dict):
         return json_text(value)
     if isinstance(value, bytes):

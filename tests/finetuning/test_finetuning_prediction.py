@@ -159,6 +159,15 @@ def test_several_labels_are_a_list_or_joined(run, tmp_path):
         assert sorted(labels) == ["a", "b", "c"]
 
 
+def test_a_label_with_the_sign_that_joins_labels_is_refused_in_a_csv(run, tmp_path):
+    examples = [{"text": word, "label": label} for word, label in (("red", ["a|b"]), ("old", ["a", "c"]))] * 8
+    train(tmp_path / "run", data=write_jsonl(tmp_path / "train.jsonl", examples))
+    code, _, err = run("predict", tmp_path / "run", "red", "--threshold", "1", "-o", tmp_path / "out.csv")
+    assert code != 0
+    assert "'a|b' holds '|', which joins labels in a .csv. Write .jsonl." in err
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_names_that_clash_are_kept_under_others(run, checkpoint, tmp_path):
     row = {"text": "x", "label": 1, "input_label": 2, "probabilities": 3}
     source = write_jsonl(tmp_path / "in.jsonl", [row])
