@@ -279,6 +279,7 @@ class TrainingReport:
 
     def card(self) -> str:
         """The README of the checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
+        data = {split: self.options.get(split) or self.options["data"] for split in PREFIXES}  # a file of its own
         metadata = ModelCardData(
             library_name="transformers",
             pipeline_tag=_TASK,
@@ -288,8 +289,8 @@ class TrainingReport:
             eval_results=[
                 EvalResult(
                     task_type=_TASK,
-                    dataset_type=self.options["data"],
-                    dataset_name=self.options["data"],
+                    dataset_type=data[split],
+                    dataset_name=data[split],
                     dataset_split=split,
                     metric_type="f1" if metric == "macro_f1" else metric,
                     metric_name="macro F1" if metric == "macro_f1" else None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import ModelCard
 from rich.console import Console
 from scipy.special import softmax
 
@@ -222,7 +223,9 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
     assert (saved["assessed"], saved["baselines"]) == ("validation", {})
     assert saved["calibration"]["split"] == "validation"
     assert not (tmp_path / "run" / "confusion_matrix.png").exists()
-    assert "confusion_matrix.png" not in (tmp_path / "run" / "README.md").read_text()
+    card = ModelCard.load(tmp_path / "run" / "README.md")
+    assert "confusion_matrix.png" not in card.content
+    assert {entry.dataset_name for entry in card.data.eval_results} == {Path(order["validation"]).name}
 
 
 def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
