@@ -43,6 +43,12 @@ def commit(folder: Path = Path(__file__).parent) -> str | None:
     return None
 
 
+def short_commit() -> str:
+    """The first twelve letters of this code's commit, with `-dirty` where there is; empty in no repository."""
+    digest, dash, state = (commit() or "").partition("-")
+    return digest[:12] + dash + state
+
+
 _OF_A_WEIGHT = 16
 """Bytes: a trained weight, its gradient and AdamW's two averages, in float32."""
 _OF_A_TOKEN = (83, 8)

@@ -5,7 +5,7 @@ import subprocess
 from hf_posenc import machine
 
 
-def test_the_commit_is_that_of_the_code_and_of_no_repository_around_it(tmp_path):
+def test_the_commit_is_that_of_the_code_and_of_no_repository_around_it(tmp_path, monkeypatch):
     def git(*words: str) -> str:
         person = ("-c", "user.name=a", "-c", "user.email=a@b")
         return subprocess.run(["git", *person, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
@@ -26,3 +26,5 @@ def test_the_commit_is_that_of_the_code_and_of_no_repository_around_it(tmp_path)
     assert here(package) == head
     (package / "__init__.py").write_text("changed = True\n")
     assert here(package) == f"{head}-dirty"
+    monkeypatch.setattr(machine, "commit", lambda: here(package))
+    assert machine.short_commit() == f"{head[:12]}-dirty"

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
+from ..data.tables import counted
 from ..errors import Interrupted, UserError, disk_error, one_line
 from ..files import expanded, last_name, sha256, written_whole
 from ..progress import ProgressConsole
@@ -24,7 +25,17 @@ from ..quiet import silence, without_bars
 from .baselines import BASELINES, measure_baselines
 from .engine import Engine
 from .plan import MAJORITY, Plan, PlannedRun
-from .results import LOCKS_NAME, check_folder, mark_report, read_result, record_plan, write_failure, write_result
+from .results import (
+    LOCKS_NAME,
+    check_folder,
+    forget_failure,
+    has_failed,
+    mark_report,
+    read_result,
+    record_plan,
+    write_failure,
+    write_result,
+)
 from .run import rate_of_run
 from .statistics import what_can_be_found
 from .tasks import TaskData, make_tokenizer
@@ -108,7 +119,7 @@ class _Execution:
         here = f"about {left} {self.engine.where}. {what_can_be_found(self.plan)}"
         self.say(f"{len(self.pending)} of {len(runs)} runs to make, {here}")
         try:
-            while self.waiting or self.running:
+            while self._take_over() or self.running:
                 self._begin_some()
                 for future in wait(self.running, return_when=FIRST_COMPLETED).done:
                     self._end(future)
@@ -118,6 +129,16 @@ class _Execution:
         self.say(str(self.made))
         return self.made
 
+    def _take_over(self) -> list[PlannedRun]:
+        """Lets those runs wait again that another process has left unmade, as one that is killed; returns all."""
+        for run in self.pending:
+            if run.name in self.made.elsewhere and not has_failed(self.folder, run):
+                with _lock(self.folder, run.name) as is_free:
+                    if is_free and not read_result(self.folder, self.plan, run):
+                        self.made.elsewhere.remove(run.name)
+                        self.waiting.append(run)
+        return self.waiting
+
     def _begin_some(self) -> None:
         """Begins runs, in order, until so many are running as may be, or none is left that can begin."""
         for run in list(self.waiting):
@@ -126,7 +147,9 @@ class _Execution:
             if self._has_trials(run):
                 self._begin(run)
         if self.waiting and not self.running:  # another process makes what all of them need
-            self._begin(self.waiting[0])
+            for trial in self._trials(self.waiting[0]):
+                with _lock(self.folder, trial.name, wait=True):
+                    pass
 
     def _trials(self, run: PlannedRun) -> list[PlannedRun]:
         return self.plan.trials(run.task, run.scheme) if run.factor is None else []
@@ -156,6 +179,7 @@ class _Execution:
                 self.say(line, end="")
                 line = ""
             mark_report(self.folder)
+            forget_failure(self.folder, run)
             work = self.folder / MODELS_NAME / run.name
             try:
                 chosen = self._rate(run), self._majority(run)
@@ -167,14 +191,10 @@ class _Execution:
 
     def _rate(self, run: PlannedRun) -> float | None:
         """The learning rate that its trials chose; None: there are none."""
-        trials = self._trials(run)
-        for trial in trials:
-            with _lock(self.folder, trial.name, wait=True):  # another process may be making it
-                pass
-        return choose_rate(self.plan, run, self.folder) if trials else None
+        return choose_rate(self.plan, run, self.folder) if self._trials(run) else None
 
     def _majority(self, run: PlannedRun) -> list[dict[str, Any]]:
-        """The majority's rows. A trial that diverged has none: its rate is too high, and isn't tried again."""
+        """The majority's rows, which a run that diverges has. A trial has none: its rate isn't tried again."""
         measured = read_result(self.folder, self.plan, run.task)["rows"] if run.factor is None else ()
         return [row for row in measured if row["scheme"] == MAJORITY]
 
@@ -268,11 +288,12 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     nearest = sorted(plan.trials(run.task, run.scheme), key=lambda trial: abs(math.log(trial.factor or 1)))
     trials = [read_result(folder, plan, trial).get("rows") for trial in nearest]
     if missing := trials.count(None):
-        raise UserError(f"{missing} trials of its learning rate failed.")
-    if not any(trials):
+        raise UserError(f"{counted(missing, 'trial')} of its learning rate failed.")
+    ended = [rows for rows in trials if rows and not rows[0].get("diverged")]
+    if not ended:
         return min(rate_of_run(plan, trial) for trial in nearest)
 
     def score(rows: list[dict[str, Any]]) -> float:
         return fmean(-math.inf if row["score"] is None else row["score"] for row in rows)  # None: NaN
 
-    return float(max(filter(None, trials), key=score)[0]["rate"])
+    return float(max(ended, key=score)[0]["rate"])

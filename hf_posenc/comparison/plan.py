@@ -73,13 +73,16 @@ class UntilFlat:
     """When the runs of a plan end: one rule for all, so that none is stopped where another has learned more.
 
     A run is scored on validation rows every so many steps: those of the data where the test rows are others, else a
-    tenth of its training rows. It ends when its best score hasn't risen for `patience` times, and keeps those weights.
+    tenth of its training rows. It ends when its best score hasn't risen for `patience` times, but not before the
+    `least` steps, and keeps those weights.
     """
 
     every: Annotated[int, COUNT] = 100
     patience: Annotated[int, COUNT] = 3
     gain: Annotated[int | float, SHARE] = 0.002
     """The least rise that counts."""
+    least: Annotated[int, COUNT] = 1000
+    """Steps before which no run ends: some schemes learn late."""
     most: Annotated[int, COUNT] = 3000
     """Steps after which a run ends in any case; the report says how many were still rising."""
 

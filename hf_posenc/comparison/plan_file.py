@@ -161,6 +161,9 @@ def _check_values(plan: Plan) -> None:
         raise UserError(f"The seed {DEVELOPMENT_SEED} is the one that search chooses on. Report others.")
     if list(plan.lengths) != sorted(set(plan.lengths)):
         raise UserError(f"The plan has test_lengths {list(plan.lengths)}. Make each longer than the one before.")
+    if (rule := plan.until_flat) is not None and rule.least > rule.most:
+        limits = f"ends no run before {rule.least} steps (least), and all after {rule.most} (most)"
+        raise UserError(f"The plan's until_flat {limits}. Lower least, or raise most.")
     for task in plan.tasks:
         where = f"The task {task.name!r}"
         if task.is_generated and task.metric != "accuracy":

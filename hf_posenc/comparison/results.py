@@ -36,6 +36,7 @@ COLUMNS = (
 _LATER = ("first_loss", "last_loss", "diverged", "kept_step", "rising")
 """Columns that tables before 2026-12 don't have: the training loss, why a run counts with the majority's score, the
 step of its weights, and whether it was still rising when it ended."""
+_OF_TRIALS = ("task", "part", "scheme", "rate", "metric", "score", "examples", "diverged", "commit")
 _OF_CONTRASTS = ("reference", "low", "high", "p", "verdict")
 """Columns of the planned contrasts, which stand below the scores: a scheme minus its reference in a group of tasks."""
 
@@ -100,7 +101,7 @@ def result_path(folder: Path, of: Task | PlannedRun) -> Path:
 def write_result(folder: Path, plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> None:
     """Writes the JSON of a run or of a task's baselines, whole or not at all, with a hash of itself and the plan."""
     write_json(result_path(folder, of), {**result, "hash": _hash(plan, of, finite(result))})
-    (folder / FAILURES_NAME / f"{of.name}.json").unlink(missing_ok=True)
+    forget_failure(folder, of)
 
 
 def write_failure(folder: Path, run: PlannedRun, reason: str) -> None:
@@ -108,6 +109,16 @@ def write_failure(folder: Path, run: PlannedRun, reason: str) -> None:
     reason = re.sub(r"(?<![\w/])/(?:[^\s'\"/]+/)+", "", reason)
     with contextlib.suppress(OSError):  # the disk may be full
         write_json(folder / FAILURES_NAME / f"{run.name}.json", {"reason": reason})
+
+
+def forget_failure(folder: Path, of: Task | PlannedRun) -> None:
+    """Takes out why a run failed: it is tried again, or made."""
+    (folder / FAILURES_NAME / f"{of.name}.json").unlink(missing_ok=True)
+
+
+def has_failed(folder: Path, run: PlannedRun) -> bool:
+    """True where a run's last try failed."""
+    return (folder / FAILURES_NAME / f"{run.name}.json").is_file()
 
 
 def read_failures(folder: Path, plan: Plan) -> dict[str, str]:
@@ -215,7 +226,7 @@ def read_trials(folder: Path) -> pd.DataFrame:
     ]
     if not rows and path.is_file():
         return pd.read_csv(path, dtype=dict.fromkeys(("task", "part", "scheme"), "str"), keep_default_na=False)
-    return pd.DataFrame(rows, columns=["task", "part", "scheme", "rate", "metric", "score", "examples"])
+    return pd.DataFrame(rows, columns=_OF_TRIALS).astype({"examples": "Int64"})
 
 
 def _table_text(folder: Path, plan: Plan) -> str:

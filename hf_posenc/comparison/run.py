@@ -20,7 +20,7 @@ from ..errors import Diverged, UserError, user_errors
 from ..finetuning.start import check_start
 from ..finetuning.train import TrainingResult, fine_tune
 from ..inference.logits import logits_of
-from ..machine import commit, processor
+from ..machine import processor, short_commit
 from ..model.scheme_factory import make_scheme
 from ..options import Options
 from ..schemes.names import require_scheme
@@ -124,19 +124,19 @@ def run_one(
     if not options["resume"]:
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = data.training_splits(run)
-    least_gain = plan.until_flat.gain if plan.until_flat else 0.0
+    ending = {"least_gain": plan.until_flat.gain, "least_steps": plan.until_flat.least} if plan.until_flat else {}
     shared = {
         "task": run.task.name,
         "scheme": run.scheme,
         "seed": run.seed,
         "rate": rate,
-        "commit": (commit() or "")[:12],
+        "commit": short_commit(),
         "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
     }
     try:
         # The baselines are measured once for all runs of a task.
         trained = fine_tune(
-            Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True), least_gain=least_gain
+            Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True), ending=ending
         )
     except Diverged:
         return _diverged(majority, {**shared, "seconds": _seconds(started, options)}, NOT_FINITE)
@@ -181,8 +181,8 @@ def is_rising(scores: Sequence[float], rule: UntilFlat) -> bool:
 
 
 def _diverged(majority: Sequence[dict[str, Any]], shared: dict[str, Any], reason: str) -> list[dict[str, Any]]:
-    """The majority's rows as those of a run."""
-    return [{**row, **shared, "diverged": reason} for row in majority]
+    """The majority's rows as those of a run; of a trial, which has none, one without a score."""
+    return [{**row, **shared, "diverged": reason} for row in majority or ({"score": None},)]
 
 
 def _is_above(made: list[dict[str, Any]], majority: Sequence[dict[str, Any]], length: int) -> bool:

@@ -80,6 +80,16 @@ class Summary:
         counts = rows.groupby(["scheme", "task", "diverged"], sort=False).size()
         return [f"{code(scheme)} on {plain(task)} ({n} with {why})" for (scheme, task, why), n in counts.items()]
 
+    @property
+    def mixed_rates(self) -> list[str]:
+        """The schemes of which the seeds of a task ran at different rates, in words."""
+        rates = self.table.dropna(subset="rate").groupby(["scheme", "task"], sort=False)["rate"].unique()
+        return [
+            f"{code(scheme)} on {plain(task)} ({', '.join(f'{rate:g}' for rate in several)})"
+            for (scheme, task), several in rates.items()
+            if len(several) > 1
+        ]
+
     def rates_at_the_edge(self) -> str:
         """The schemes whose chosen rate is the least or the highest one that was tried for a task, in words."""
         tried = read_trials(self.folder)

@@ -63,7 +63,7 @@ def fine_tune(
     tables: Mapping[str, Table] | None = None,
     baselines: bool = True,
     console: Console | None = None,
-    least_gain: float = 0.0,
+    ending: Mapping[str, Any] = {},
 ) -> TrainingResult:
     """Trains a classifier or a regressor, scores it, and writes the checkpoint with its results and its card.
 
@@ -75,7 +75,7 @@ def fine_tune(
         tables: the splits, where they have been read: any of `train`, `validation`, `test`.
         baselines: score the majority and linear models on words first.
         console: where progress and results are printed. None: standard output.
-        least_gain: what counts as a gain for `patience`.
+        ending: `least_gain` and `least_steps` of the recipe.
 
     Raises:
         UserError: something in the options or the data is wrong, or the disk is full.
@@ -91,7 +91,7 @@ def fine_tune(
     console = (console or ProgressConsole()) if process.is_main_process else Console(quiet=True)
     asked = {"overwrite": options.overwrite, "resume": options.resume}
     with run_folder.folder_of_a_run(options.output, process, **asked) as output:
-        return _train(options, output, process, tables, baselines, console, least_gain)
+        return _train(options, output, process, tables, baselines, console, ending)
 
 
 def _train(
@@ -101,7 +101,7 @@ def _train(
     tables: Mapping[str, Table] | None,
     baselines: bool,
     console: Console,
-    least_gain: float,
+    ending: Mapping[str, Any],
 ) -> TrainingResult:
     """Trains into a folder that is locked; see `train`."""
     started = time.time()
@@ -118,7 +118,7 @@ def _train(
     remember_columns(model.config, prepared.columns, _dialect(options, tables["train"]))
     tokenizer.model_max_length = input_length(model, tokenizer, options.max_length)
     encoded, cut = encode(prepared, tokenizer, tokenizer.model_max_length)
-    recipe = make_recipe(options, model, tokenizer, encoded, least_gain)
+    recipe = make_recipe(options, model, tokenizer, encoded, ending)
     loss = make_loss(prepared.labels, parts["train"][1], options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     notes += last_weights_note(recipe, options) + _class_weights_note(loss, prepared.labels.names)

@@ -44,6 +44,7 @@ class Recipe(TrainingArguments):
         one_cycle: PyTorch's one-cycle schedule.
         patience: evaluations without gain after which training stops. None: it doesn't.
         least_gain: what counts as a gain.
+        least_steps: it doesn't stop before.
     """
 
     word_rate: float = 1.0
@@ -51,6 +52,7 @@ class Recipe(TrainingArguments):
     one_cycle: bool = False
     patience: int | None = None
     least_gain: float = 0.0
+    least_steps: int = 0
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
@@ -101,7 +103,7 @@ def make_recipe(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     encoded: Mapping[str, Dataset],
-    least_gain: float = 0.0,
+    ending: Mapping[str, Any] = {},
 ) -> Recipe:
     """Decides how a run is trained: the options, what `set` names, and the defaults of what neither says.
 
@@ -112,7 +114,7 @@ def make_recipe(
         options: of the run.
         model, tokenizer: what is trained.
         encoded: the splits.
-        least_gain: what counts as a gain for `patience`.
+        ending: `least_gain` and `least_steps`.
 
     Raises:
         UserError: an option isn't accepted, or not by transformers.
@@ -144,7 +146,7 @@ def make_recipe(
         "eval_accumulation_steps": 64,
         "report_to": "none",
         "patience": options.patience,
-        "least_gain": least_gain,
+        **ending,
         **_rates(options, model, seen, examples),
     }
     evaluations = evaluations_of(options, chosen, length, problem_type, validates="validation" in encoded)

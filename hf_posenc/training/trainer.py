@@ -14,6 +14,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
@@ -161,8 +163,19 @@ def make_trainer(
         trainer.add_callback(Bar())
     trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(recipe.patience, recipe.least_gain))
+        trainer.add_callback(Patience(recipe.patience, recipe.least_gain))
     return trainer
+
+
+class Patience(EarlyStoppingCallback):
+    """The stock callback, which ends no run before the recipe's `least_steps`: it may learn late."""
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, *given: Any, **named: Any) -> None:
+        """Counts every evaluation, and decides after so many steps."""
+        stops = control.should_training_stop
+        super().on_evaluate(args, state, control, *given, **named)
+        if state.global_step < args.least_steps:
+            control.should_training_stop = stops
 
 
 def add_lora(model: PreTrainedModel) -> None:

@@ -112,6 +112,10 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"tasks": [{"data": "probes", "probes": ["parity"] * 2}]}, "probes of 'probes' 'parity' stands twice"),
         ({"tasks": [{"data": "probes", "metric": "matthews_correlation"}]}, "is generated: its metric is accuracy"),
         ({"until_flat": {"every": 0}}, "The plan's until_flat's every 0 is out of range. Give a whole number from 1"),
+        (
+            {"until_flat": {"most": 9}},
+            "before 1000 steps (least), and all after 9 (most). Lower least, or raise most",
+        ),
         ({"until_flat": {"cap": 9}}, "The plan's until_flat has a field 'cap', which doesn't exist"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
         ({"tasks": [{"data": "probes", "probs": []}]}, "A task has a field 'probs' ... Did you mean 'probes'"),

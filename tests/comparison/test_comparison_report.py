@@ -111,6 +111,17 @@ def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
     assert "be tested" not in text
 
 
+def test_seeds_that_ran_at_several_rates_are_said(tmp_path):
+    """As where trials were made anew on another machine, and chose another rate."""
+    plan = toy(schemes=["none", "rope"], seeds=3, test_lengths=[32])
+    folder = made_up(tmp_path / "a", plan, level)
+    assert "another rate" not in report(folder)
+    last = plan.runs()[-1]
+    write_result(folder, plan, last, {"rows": done_run(plan, last, rate=0.003)})
+    said = "**Some seeds ran at another rate than others, so they don't compare:** `rope` on probes (0.001, 0.003)."
+    assert said in report(folder)
+
+
 LEADS = {"schemes": ["none", "rope", "t5"], "reference": "rope", "seeds": 5, "test_lengths": [32]}
 AHEAD = "**probes: words, a baseline, has a higher mean**. `rope` has the highest mean of the schemes, 0.80"
 
@@ -155,6 +166,9 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
         for trial in plan.trials(plan.tasks[0], scheme):
             rows = done_run(plan, trial, rate=0.001 * (trial.factor or 1))
             write_result(folder, plan, trial, {"rows": rows})
+    diverged = plan.trials(plan.tasks[0], "rope")[0]
+    rows = done_run(plan, diverged, [{"part": "a_b", "score": None}], rate=0.0005, diverged="it rose")
+    write_result(folder, plan, diverged, {"rows": rows})
     Comparison(folder).report()
     shutil.rmtree(folder / "runs")
     shutil.rmtree(folder / "trials")
@@ -165,9 +179,10 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
         "better",
     )
     assert contrast["low"] < contrast["score"] < contrast["high"]
-    assert [*tried["rate"]] == [0.001, 0.002] * 2
+    assert [*tried["rate"]] == [0.001, 0.002, 0.0005, 0.002]
+    assert [*tried["diverged"].dropna()] == ["it rose"]
     text = report(folder)
-    assert "so that others may be better: `none` on 1 of 1, `rope` on 1 of 1." in text
+    assert "so that others may be better: `none` on 1 of 1." in text
     assert len(pd.read_csv(folder / "results.csv")) == len(scores)
     code, out, _ = run("report", folder, "--format", "latex")
     assert code == 0

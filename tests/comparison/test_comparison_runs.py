@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from filelock import FileLock
 from transformers import BertConfig, BertModel, Trainer
 
 import hf_posenc
 from hf_posenc import SCHEMES, Comparison, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
 from hf_posenc.comparison import engine, execute, read_plan
 from hf_posenc.comparison.baselines import _texts
-from hf_posenc.comparison.results import write_result
+from hf_posenc.comparison.results import write_failure, write_result
 from hf_posenc.comparison.run import is_rising, rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
 from hf_posenc.data.preparing import marks_of, prepare
@@ -90,7 +91,8 @@ def test_a_run_says_all_about_itself(tmp_path):
     assert (run["steps"], run["rate"]) == (8, 0.001)
     # In a copy that is no repository there is none.
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=EXAMPLE.parent, capture_output=True, text=True, check=False)
-    assert run["commit"] == head.stdout[:12].strip()
+    digest, _, state = run["commit"].partition("-")
+    assert (digest, state in ("", "dirty")) == (head.stdout[:12].strip(), True)
     tests = [("order_near", 32), ("parity", 32), ("order_near", 48), ("parity", 48)]
     assert [(entry["part"], entry["length"]) for entry in run["rows"]] == tests
     assert [entry["score"] is None for entry in run["rows"]] == [False, False, True, True]  # its table ends
@@ -212,6 +214,37 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
         with pytest.raises(UserError, match="the data of 'colours', which has changed since the first runs"):
             execute(plan, tmp_path / "results", console=quiet())
         write_jsonl(path, whole)
+
+
+def test_what_another_process_left_unmade_is_made(tmp_path, pretended, monkeypatch):
+    """A trial that its runs wait for, and a run; what another one is making still, and what failed there, isn't."""
+    plan, locks = toy(schemes=["none", "rope"], search=[1, 2], seeds=4), tmp_path / ".locks"
+    locks.mkdir()
+    trial, run, failed, still = (
+        *("probes-none-rate2x-seed1000000", "probes-rope-seed0"),
+        *("probes-rope-seed1", "probes-none-seed1"),
+    )
+    held = {name: FileLock(locks / f"{name}.lock") for name in (trial, run, failed, still)}
+    for lock in held.values():
+        lock.acquire()
+    made = engine.run_one
+
+    def make(data, of, *given):
+        if of.name == "probes-rope-rate2x-seed1000000":
+            held[trial].release()
+        if of.name == "probes-rope-seed3":
+            held[run].release()
+            held[failed].release()
+            write_failure(tmp_path, next(r for r in plan.runs() if r.name == failed), "it rained")
+        return made(data, of, *given)
+
+    monkeypatch.setattr(engine, "run_one", make)
+    outcome = execute(plan, tmp_path, console=quiet())
+    assert {trial, run, "probes-none-seed0"} < set(outcome.done)
+    assert (sorted(outcome.elsewhere), outcome.failed) == (sorted([failed, still]), {})
+    assert Comparison(tmp_path).failed == {failed: "it rained"}
+    held[still].release()
+    assert sorted(execute(plan, tmp_path, console=quiet()).done) == sorted([failed, still])
 
 
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
@@ -435,9 +468,10 @@ def test_runs_end_when_they_are_flat_and_keep_their_best(tmp_path, has_validatio
     if has_validation:
         write_jsonl(folder / "validation.jsonl", read_rows(folder / "train.jsonl")[:8])
     fields = {**TEXT, "tasks": [{"data": str(folder)}], "schemes": ["none"], "test_lengths": [24]}
-    rule = {"every": 2, "patience": 2, "gain": 0.9, "most": 40}
-    still = {"every": 2, "patience": 3, "gain": 0, "most": 4}
-    for ending in (rule, still):
+    rule = {"every": 2, "patience": 2, "gain": 0.9, "least": 1, "most": 40}
+    late = {**rule, "least": 9, "most": 41}
+    still = {"every": 2, "patience": 3, "gain": 0, "least": 1, "most": 4}
+    for ending in (rule, late, still):
         plan = toy(**fields, until_flat=ending)
         results = tmp_path / str(ending["most"])
         assert execute(plan, results, console=quiet()).failed == {}
@@ -446,7 +480,7 @@ def test_runs_end_when_they_are_flat_and_keep_their_best(tmp_path, has_validatio
             assert (run["steps"], run["rising"]) == (4, 1)
             assert "| 4, 1 of 1 |" in Comparison(results).report().read_text()
         else:  # no rise is as large as .9
-            assert (run["steps"], run["rising"]) == (6, 0)
+            assert (run["steps"], run["rising"]) == (10 if ending is late else 6, 0)
     splits = TaskData(plan, plan.tasks[0]).training_splits(plan.runs()[0])
     assert [*splits] == ["train", *["validation"] * has_validation]
     with pytest.raises(UserError, match="options can't set 'epochs': until_flat says when runs end"):
@@ -623,7 +657,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         ((0.5, 0.7, 0.9), 0.003),
         ((0.7, 0.5, 0.7), 0.003),
         ((np.nan, 0.1, 0.1), 0.001),
-        ((0.5, 0.5, "failed"), "1 trials of its learning rate failed."),
+        ((0.5, 0.5, "failed"), "1 trial of its learning rate failed."),
         (("diverged",) * 3, 0.0003),
     ],
 )
@@ -637,7 +671,8 @@ def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, sco
         if tried == "failed":
             raise RuntimeError("it rained")
         rate = round(1e-3 * run.factor, 9)
-        return [] if tried == "diverged" else done_run(data.plan, run, [row(data.plan, run, tried)], rate=rate)
+        ended = {"diverged": "it rose"} if tried == "diverged" else {}
+        return done_run(data.plan, run, [row(data.plan, run, None if ended else tried)], rate=rate, **ended)
 
     monkeypatch.setattr(engine, "run_one", score)
     failed = execute(toy(search=[0.3, 1, 3], schemes=["rope"]), tmp_path, console=quiet()).failed
@@ -650,7 +685,7 @@ def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, sco
 def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pretended, monkeypatch):
     def diverges(data, run, *given):
         if run.factor == 2:
-            return []
+            return done_run(data.plan, run, [{"score": None}], rate=0.002, diverged="it rose")
         return done_run(data.plan, run, rate=0.001 if run.factor else given[2])
 
     monkeypatch.setattr(engine, "run_one", diverges)
