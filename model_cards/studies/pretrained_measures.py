@@ -11,6 +11,7 @@ needs no model of the study, bigrams and linear models on words, is measured onc
 """
 
 import argparse
+import math
 import tempfile
 import time
 from collections import defaultdict
@@ -23,13 +24,17 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from rich.console import Console
 
-from hf_posenc import PosEncForMaskedLM, train
+from hf_posenc import PosEncForMaskedLM
 from hf_posenc.checkpoints.loading import position_limit
 from hf_posenc.data.preparing import whole_pairs
 from hf_posenc.errors import run_script
 from hf_posenc.files import write_json
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.machine import commit, versions
+from hf_posenc.options import Options
+from hf_posenc.quiet import silence
 from hf_posenc.training.baselines import baseline_scores
 from model_cards.studies.parts import Cluster, data_folder, read_rows
 from model_cards.studies.pretraining import Training, held_out_loss, options_of_study
@@ -38,6 +43,7 @@ from model_cards.studies.pretraining_plan import (
     EPOCHS,
     FINE_TUNED_FIRST,
     FINE_TUNING_RATES,
+    LEAST,
     MILLION,
     PATIENCE,
     TRIAL_TOKENS,
@@ -52,8 +58,10 @@ LENGTHS = (128, 256, 512, 1024)
 TASKS = ("sst2", "trec", "semeval2010_task8", "blimp_order")
 EVALUATED = 2
 """Epochs from one evaluation to the next, which `train` derives from the number of epochs."""
+BATCH, ROWS = 32, 3_000
 FINE_TUNING: dict[str, Any] = {
-    "max_rows": 3_000,
+    "max_rows": ROWS,
+    "batch_size": BATCH,
     "max_length": LENGTH,
     "epochs": EPOCHS,
     "patience": PATIENCE // EVALUATED,
@@ -62,6 +70,7 @@ FINE_TUNING: dict[str, Any] = {
     "set": {"metric_for_best_model": "accuracy"},
 }
 """Until the validation accuracy is flat, or the epochs are over."""
+ENDING = {"least_steps": LEAST * math.ceil(ROWS / BATCH)}
 TIE = 1e-4
 """Two sentences whose log-likelihoods differ by less are half right: models without order see them alike."""
 
@@ -151,17 +160,17 @@ def fine_tuned(checkpoint: Path, data: Path, task: str, seed: int, **options: An
     """Test accuracy after fine-tuning until it is flat on validation rows, and when the kept weights were reached."""
     files = {split: str(next((data / task).glob(f"{split}.jsonl*"))) for split in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
-        report = train(
-            files["train"],
-            Path(folder) / "run",
+        chosen = Options.of(
+            data=files["train"],
+            output=str(Path(folder) / "run"),
             validation=files["validation"],
             test=files["test"],
             pretrained=str(checkpoint),
             seed=seed,
-            baselines=False,
-            verbose=0,
             **FINE_TUNING | options,
-        ).report
+        )
+        with silence():
+            report = fine_tune(chosen, baselines=False, console=Console(quiet=True), ending=ENDING).report
     best = report.best or {}
     return {
         "accuracy": report.metrics["test_accuracy"],

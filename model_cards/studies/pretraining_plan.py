@@ -46,8 +46,8 @@ ENOUGH = 0.25
 START_TOKENS, TRIAL_TOKENS, LONG_TOKENS = 2 * MILLION, 5 * MILLION, 30 * MILLION
 LONG_SCHEMES, LONG_SEEDS = ("rope", "alibi", "learned"), (0, 1)
 CHECKED_SCHEMES, CHECKED_RATES, CHECKED_SEED = ("none", "learned", "sinusoidal"), RATES[:3], 0
-EPOCHS, PATIENCE = 30, 6
-"""Of fine-tuning: the most epochs, and those without a better validation score after which it ends."""
+EPOCHS, PATIENCE, LEAST = 30, 6, 20
+"""Of fine-tuning: the most epochs, those without a better validation score after which it ends, and the fewest."""
 FINE_TUNING_RATES, FINE_TUNED_FIRST = (1e-4, 3e-4, 1e-3), ("rope", "alibi", "t5")
 """The rates of fine-tuning that are tried, and the schemes whose development models are tuned with them, for all."""
 PLATEAU = 0.3
