@@ -111,14 +111,14 @@ def smallest_difference(runs: pd.DataFrame, column: str) -> str:
 
 
 def verdict_sentences(results: Results) -> str:
-    """For each column which schemes are below `rope`, which above, which within the margin, which undecided."""
+    """For each column which schemes are below `rope`, above, within the margin or undecided, with the difference."""
     runs, sentences, too_few = measured_runs(results), [], f"fewer than {len(SEEDS)} seeds"
     for column, margin in CONTRASTED.items():
         schemes: dict[str, list[str]] = defaultdict(list)
         for scheme in SCHEMES:
-            if _difference(runs, scheme, column) is not None:
+            if (found := _difference(runs, scheme, column)) is not None:
                 for word in verdicts(runs, scheme, column) or [too_few]:
-                    schemes[word].append(code(scheme))
+                    schemes[word].append(code(scheme) + (f" ({found.mean:+.3f})" if word != too_few else ""))
         words = {word: word for word in ("lower", "higher", "within", "not decided", too_few)}
         words["within"] = f"within {margin:g}"
         told = [f"{name.capitalize()}: {', '.join(schemes[word])}." for word, name in words.items() if schemes[word]]

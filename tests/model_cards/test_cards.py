@@ -3,10 +3,13 @@
 import re
 from statistics import fmean
 
+import pandas as pd
 import pytest
 from huggingface_hub import ModelCard
 
+from hf_posenc.comparison.statistics import welch
 from model_cards import make_cards, make_pages
+from model_cards.studies.pretraining_plan import CONTRASTS
 from tests.support.common import BUILTIN, UNMEASURED
 
 FOLDER = make_cards.FOLDER
@@ -67,6 +70,17 @@ STATED = {  # case: plan, tasks, scheme, length, part
     "From scratch, many": [("listops", ("listops",), name, 128) for name in ("rope", "none")],
     "Exact places": [("probes", ("probes",), name, 64, "place") for name in ("learned", "rope")],
 }
+
+
+def test_the_answers_of_the_pretraining_study_hold():
+    """What its page and "Which scheme when" claim by hand."""
+    runs = pd.read_csv(FOLDER / "results" / "pretraining" / "table.csv")
+    loss = {scheme: [*of_scheme["loss at 128"]] for scheme, of_scheme in runs.groupby("scheme")}
+    (row,) = re.findall(r"^\| Pretraining of your own.*", PAGE, re.MULTILINE)
+    assert all(f"{fmean(loss[scheme]):.3f}" in row for scheme in ("rope+t5", "t5", "rope"))
+    against = {name: welch([losses], [loss["rope"]], 0.05 / CONTRASTS)[0] for name, losses in loss.items()}
+    assert [name for name, found in against.items() if found.high < -0.05] == ["deberta", "rope+t5", "t5"]
+    assert [name for name, found in against.items() if found.low < 0 < found.high] == ["alibi", "pope", "rope"]
 
 
 def test_the_answers_hold(compared):

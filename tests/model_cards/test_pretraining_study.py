@@ -238,7 +238,7 @@ def test_the_tables_print_when_the_plateau_was_left_and_what_differs(tmp_path: P
     assert "not by 10.2" in printed
     (row,) = [line for line in printed.splitlines() if line.startswith("| `t5` | -1.000")]
     assert "lower" in row
-    assert "- **loss at 128.** Lower: `t5`.\n- **rise to 1,024.** Within 0.05: `t5`. " in printed
+    assert "- **loss at 128.** Lower: `t5` (-1.000).\n- **rise to 1,024.** Within 0.05: `t5` (+0.000). " in printed
     (found,) = [line for line in printed.splitlines() if line.startswith("| found in 4 of 5 cases")]
     # The seeds' losses are .000 to .004 above a number, sd .00158; five seeds find 4.0 sd among 30 contrasts.
     assert found.split(" | ")[1] == f"{4.03 * 0.00158:.3f} to {4.03 * 0.00158:.3f}"
