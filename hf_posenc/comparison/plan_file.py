@@ -12,7 +12,7 @@ from huggingface_hub.dataclasses import type_validator
 
 from ..errors import UserError, did_you_mean, one_line, spell
 from ..files import expanded
-from ..options import check_range, whole_number
+from ..options import FROM_0_TO_1, check_range, whole_number
 from ..schemes.names import known_schemes
 from .plan import DEVELOPMENT_SEED, Plan, Task, UntilFlat
 from .probes import PROBES, SHORTEST
@@ -131,6 +131,11 @@ def _check_names(plan: Plan) -> None:
     tasks = {task.name: task for task in plan.tasks}
     if len(tasks) < len(plan.tasks):
         raise UserError("Two tasks of the plan have one name. Give one of them a name: of its own.")
+    paths, kept = ({task.data for task in each.tasks} for each in (plan, plan.recorded()))
+    if len(kept) < len(paths):
+        raise UserError(
+            "Two tasks have different data of one name, which a folder of results can't tell apart. Rename one."
+        )
     for kind, names, letters in (("task", tasks, r"[\w.]+"), ("scheme", plan.schemes, r"[\w.+-]+")):
         for name in names:
             if not re.fullmatch(letters, name):
@@ -181,4 +186,7 @@ def _check_values(plan: Plan) -> None:
                 raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")
             if isinstance(rate := options.get("learning_rate"), str):
                 raise UserError(f"{where}, options: the rate {rate!r} is a word. Write 0.001, or 1.0e-3 in YAML.")
-        plan.data_options(task)
+        if (rate := plan.data_options(task).learning_rate) is not None:
+            for factor in plan.search:
+                if fault := FROM_0_TO_1.fault(rate * factor):
+                    raise UserError(f"{where}: {factor:g} times the learning rate {rate:g} {fault}")

@@ -111,6 +111,10 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"seeds": True}, "seeds=True is out of range"),
         ({"tasks": [{"data": "probes", "probes": ["parity"] * 2}]}, "probes of 'probes' 'parity' stands twice"),
         ({"tasks": [{"data": "probes", "metric": "matthews_correlation"}]}, "is generated: its metric is accuracy"),
+        (
+            {"search": [1, 2000], "options": {"learning_rate": 0.001}},
+            "2000 times the learning rate 0.001 is out of range. Give a number from 0",
+        ),
         ({"until_flat": {"every": 0}}, "The plan's until_flat's every 0 is out of range. Give a whole number from 1"),
         (
             {"until_flat": {"most": 9}},
@@ -125,6 +129,10 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"threads": 0}, "threads 0 is out of range. Give a whole number from 1"),
         ({"tasks": [3]}, "task 3 names no data. Give a name, or fields"),
         ({"tasks": ["halves", "halves"]}, "Two tasks of the plan have one name. Give one of them a name: of its own"),
+        (
+            {"tasks": [{"data": f"/{n}/x.csv", "name": n} for n in "ab"]},
+            "different data of one name, which a folder of",
+        ),
         ({"tasks": [{"data": "halves", "name": "a-b"}]}, "'a-b' can't name a file"),
         ({"tasks": [{"data": "x", "metric": "f1"}]}, "A task has metric: 'f1'. Field 'metric' expected one of"),
         ({"schemes": ["none+rope"]}, "adds nothing"),
