@@ -26,6 +26,12 @@ VOCABULARIES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.j
 TOKENIZER_FILES = (*VOCABULARIES, "special_tokens_map.json", "added_tokens.json", "merges.txt")
 
 
+def training_marks(folder: Path) -> dict[str, bytes]:
+    """The file of the hashes of the training texts by its name, to go with what is made of a checkpoint; or nothing."""
+    path = folder / TRAINED_ON
+    return {TRAINED_ON: path.read_bytes()} if path.is_file() else {}
+
+
 def weight_files(folder: str | Path) -> dict[str, set[str]]:
     """The safetensors files that hold a checkpoint's weights, each with the names that the index promises in it.
 

@@ -77,7 +77,7 @@ def read_modules(
 
 
 def write_modules(folder: Path, files: dict[str, bytes]) -> None:
-    """Writes what `read_modules` returned beside the converted encoder."""
+    """Writes files by their names, such as those that `read_modules` returned, beside an encoder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)

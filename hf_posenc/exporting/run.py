@@ -9,9 +9,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.files import training_marks
 from ..checkpoints.keeper import check_apart, output_folder
 from ..checkpoints.loading import input_length, knowledge, load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint, read_config
+from ..checkpoints.sentence_modules import write_modules
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..conversion.families import FAMILIES
 from ..data.preparing import Known
@@ -174,6 +176,7 @@ def export(
             logger.info("Writing %s for %s", type(model).__name__, to)
             written = _write(to, like, model, tokenizer, opened, staging)
             notes = written.notes + write_sentence_modules(model, opened, tokenizer.model_max_length, staging)
+            write_modules(staging, training_marks(opened.folder))
             logger.info("Comparing it with PyTorch")
             report = ExportReport(
                 checkpoint=source,

@@ -304,6 +304,7 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it_with_its_c
     fields = {"classifier_pooling": "cls", "norm_position": "post", "classifier_hidden_act": "tanh"}
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
     train(scheme="rope", set={**fields, **sizes}, text_column="title,body", join=" ")
+    hf_posenc.convert(tmp_path / "run", tmp_path / "converted", scheme="t5")
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", to="native")
     assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
     assert report.largest_difference <= 1e-5
@@ -312,6 +313,9 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it_with_its_c
     remembered, written = (config["task_specific_params"]["hf_posenc"] for config in configs)
     assert "title" in str(remembered)
     assert written == remembered
+    for folder in ("run", "converted", "out"):  # each was trained on them
+        with pytest.warns(UserWarning, match="16 of 16 test texts also in the training data"):
+            hf_posenc.evaluate(tmp_path / folder, tmp_path / "mine.csv", device="cpu")
 
 
 def test_an_encoder_of_pairs_keeps_its_types_or_is_refused(train, tmp_path):
