@@ -33,11 +33,12 @@ class Study:
 
     def run(self) -> None:
         """All parts, in order."""
-        self.parts.measure("exact/agreement", self.exact)
+        measure = functools.partial(self.parts.measure, max_steps=self.options.max_steps, bf16=self.options.bf16)
+        measure("exact/agreement", self.exact)
         for scheme in self.options.schemes:
-            self.parts.measure(f"swap/{scheme}/agreement", functools.partial(self.swap, scheme, healed=False))
+            measure(f"swap/{scheme}/agreement", functools.partial(self.swap, scheme, healed=False))
             if scheme not in AS_THEY_ARE:
-                self.parts.measure(f"heal/{scheme}/agreement", functools.partial(self.swap, scheme, healed=True))
+                measure(f"heal/{scheme}/agreement", functools.partial(self.swap, scheme, healed=True))
 
     def exact(self) -> dict[str, Any]:
         """Hidden states of the conversion to `learned`, against transformers' own."""

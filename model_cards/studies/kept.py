@@ -103,7 +103,7 @@ class Study:
         """All parts, seeds last."""
         for seed in range(self.seeds):
             for name in SETS:
-                self.parts.measure(f"{name}/{seed}", partial(self._train, name, seed))
+                self.parts.measure(f"{name}/{seed}", partial(self._train, name, seed), max_steps=self.max_steps)
 
     def _splits(self, name: str, seed: int) -> dict[str, Dataset]:
         """Rows to train on and to choose a default on, drawn by the seed, and test rows: of labels that are trained."""

@@ -3,22 +3,27 @@
 import argparse
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
+from filelock import FileLock
+from scipy.stats import binomtest
 
+from hf_posenc.comparison.statistics import ALPHA, Interval
 from hf_posenc.data.reading import read_file
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
-from hf_posenc.machine import versions
+from hf_posenc.machine import processor, versions
 
 NAME = "all-MiniLM-L6-v2"
 """The real weights."""
@@ -42,7 +47,17 @@ class Parts:
         return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {"parts": {}}
 
     def measure(self, name: str, part: Callable[[], dict[str, Any]], **facts: Any) -> None:
-        """Measures a part, unless it is there or isn't chosen, and writes it with its seconds; `facts` are for all."""
+        """Measures a part, unless it is there or isn't chosen, and writes it with its seconds and processor.
+
+        Args:
+            name: of the part.
+            part: measures it.
+            facts: what all parts have to share to be compared, written beside them.
+
+        Raises:
+            UserError: the parts that are there were measured otherwise.
+        """
+        self._check(facts)
         is_chosen = self.chosen is None or f"{name}/".startswith(self.chosen)
         if name in self.read()["parts"] or not is_chosen:
             return
@@ -51,7 +66,7 @@ class Parts:
             return
         print(f"{time.strftime('%H:%M')} {name}", flush=True)
         started = time.time()
-        measured = part() | {"part_seconds": round(time.time() - started, 1)}
+        measured = part() | {"part_seconds": round(time.time() - started, 1), "processor": processor()}
         self._write(name, measured, {"versions": versions(), "threads": torch.get_num_threads(), **facts})
 
     def wait(self) -> None:
@@ -72,10 +87,27 @@ class Parts:
         if failed:
             raise BaseExceptionGroup("Parts that failed", failed)
 
+    def _check(self, facts: dict[str, Any]) -> None:
+        there = self.read()
+        other = [
+            f"{name} {there.get(name)!r} there, {value!r} here"
+            for name, value in facts.items()
+            if there["parts"] and there.get(name) != value
+        ]
+        if other:
+            raise UserError(
+                f"{str(self.output)!r} holds parts that these can't be compared with: {'; '.join(other)}. Give another "
+                "--output."
+            )
+
     def _write(self, name: str, measured: dict[str, Any], facts: dict[str, Any]) -> None:
-        results = self.read() | facts  # another process may have measured other parts in the meantime
-        results["parts"][name] = measured
-        write_json(self.output, results)
+        """Adds a part. A fact that isn't the same for all parts, such as a version, stands in the part."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.output.with_suffix(".lock")):
+            results = self.read()  # another process may have measured other parts in the meantime
+            own = {fact: value for fact, value in facts.items() if results.setdefault(fact, value) != value}
+            results["parts"][name] = measured | own
+            write_json(self.output, results)
 
 
 class Cluster:
@@ -149,6 +181,54 @@ def run_study(options: argparse.Namespace, study: Callable[[argparse.Namespace],
         measured = study(options)
         measured.run()
         measured.parts.wait()
+
+
+def paired_interval(pairs: Sequence[tuple[str, str]], tests: int) -> Interval:
+    """How much more often the first is right than the second on the same questions, with an interval for many tests.
+
+    Each pair has Newcombe's interval for paired proportions (1998, Statistics in Medicine 17:2635, method 10); from the
+    lowest end to the highest of all pairs it excludes 0 where each pair alone decides, and all of them alike.
+
+    Args:
+        pairs: for each pair of models the answers of both, a 1 or 0 for each question.
+        tests: among which it is one (Bonferroni).
+    """
+    made = [_newcombe(first, second, 1 - ALPHA / tests) for first, second in pairs]
+    return Interval(
+        fmean(each.mean for each in made),
+        min(each.low for each in made if each.low is not None),
+        max(each.high for each in made if each.high is not None),
+    )
+
+
+def _newcombe(first: str, second: str, level: float) -> Interval:
+    asked = list(zip(first, second, strict=True))
+    both, gained, lost, neither = (asked.count(pair) for pair in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
+    share, other = (both + gained) / len(asked), (both + lost) / len(asked)
+    ends, others = (
+        binomtest(answers.count("1"), len(asked)).proportion_ci(level, method="wilson") for answers in (first, second)
+    )
+    product = both * neither - gained * lost
+    spread = math.sqrt((both + gained) * (lost + neither) * (both + lost) * (gained + neither))
+    correlation = (min(product, 0) + max(product - len(asked) / 2, 0)) / spread if spread else 0.0
+
+    def reach(own: float, of_other: float) -> float:
+        return math.sqrt(own**2 - 2 * correlation * own * of_other + of_other**2)
+
+    difference = share - other
+    below, above = reach(share - ends.low, others.high - other), reach(ends.high - share, other - others.low)
+    return Interval(difference, difference - below, difference + above)
+
+
+def direction(found: Interval) -> int:
+    """1 or -1 where an interval is above or below 0."""
+    return int(found.low is not None and found.low > 0) - int(found.high is not None and found.high < 0)
+
+
+def signed(found: Interval, digits: int) -> str:
+    """A difference with its interval, in bold where 0 is outside: `**+0.39 [+0.22, +0.53]**`."""
+    mean, low, high = (f"{value:+.{digits}f}" for value in (found.mean, found.low, found.high))
+    return f"**{mean} [{low}, {high}]**" if direction(found) else f"{mean} [{low}, {high}]"
 
 
 def minilm_folder(folder: str | None = None) -> Path | None:

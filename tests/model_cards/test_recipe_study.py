@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hf_posenc import UserError
 from model_cards.studies import kept, recipe
-from model_cards.studies.parts import Parts, minilm_folder
+from model_cards.studies.parts import Parts, minilm_folder, paired_interval, signed
 
 RECIPE = ["--parts", "scratch/comparisons", "--seeds", "2", "--options", '{"max_steps": 2, "max_rows": 64}']
 STUDIES = {
@@ -67,6 +69,73 @@ def test_parts_are_chosen_by_whole_names_up_to_a_slash(chosen, measured, tmp_pat
     for name in ("trec/1", "trec/10", "trec/1/x"):
         parts.measure(name, dict)
     assert [*parts.read()["parts"]] == measured
+
+
+def parts_in(folder):
+    return Parts(argparse.Namespace(output=folder / "parts.json", parts=None, ray=False))
+
+
+def test_parts_that_cannot_be_compared_are_refused_and_what_differs_is_named(tmp_path):
+    parts = parts_in(tmp_path)
+    parts.measure("a", lambda: {"score": 1}, rows=200, bf16=False)
+    parts.measure("b", lambda: {"score": 1}, rows=200, bf16=False)
+    written = parts.output.read_text()
+    for name in ("a", "c"):  # one that is there, too
+        with pytest.raises(UserError, match="rows 200 there, 1000 here; bf16 False there, True here. Give another --o"):
+            parts.measure(name, dict, rows=1000, bf16=True)
+    with pytest.raises(UserError, match="tests None there, 400 here"):
+        parts.measure("c", dict, rows=200, tests=400)
+    assert parts.output.read_text() == written
+
+
+def test_a_part_says_on_which_processor_and_what_else_the_others_dont_share(tmp_path, monkeypatch):
+    parts = parts_in(tmp_path)
+    parts.measure("a", dict)
+    monkeypatch.setattr("model_cards.studies.parts.versions", lambda: {"torch": "9.9"})
+    monkeypatch.setattr("model_cards.studies.parts.processor", lambda: "another")
+    parts.measure("b", dict)
+    results = parts.read()
+    assert results["versions"] != {"torch": "9.9"}
+    assert results["parts"]["a"].keys() == {"part_seconds", "processor"}
+    assert results["parts"]["b"] == {
+        "part_seconds": results["parts"]["b"]["part_seconds"],
+        "processor": "another",
+        "versions": {"torch": "9.9"},
+    }
+
+
+def measure_many(folder, name):
+    for number in range(30):
+        parts_in(folder).measure(f"{name}/{number}", lambda: {"score": 1})
+
+
+def test_two_processes_lose_no_part(tmp_path):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.starmap(measure_many, [(tmp_path, "a"), (tmp_path, "b")])
+    assert len(parts_in(tmp_path).read()["parts"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("cells", "interval"),
+    [  # both right, the first alone, the second alone, neither
+        ((14, 5, 0, 22), (0.122, 0.011, 0.226)),  # Altman et al. 2000, Statistics with Confidence, table 6.2
+        ((20, 12, 2, 16), (0.2, 0.0562, 0.3292)),  # Newcombe 1998, method 10
+        ((1, 1, 7, 12), (-0.286, -0.507, -0.026)),  # Fagerland et al. 2017, the data of Bentur et al. 2009
+        ((0, 0, 0, 9), (0, -0.299, 0.299)),
+    ],
+)
+def test_paired_proportions_have_the_published_interval_and_several_pairs_the_widest(cells, interval):
+    first, second = (
+        "".join(each * many for each, many in zip(answer, cells, strict=True)) for answer in ("1100", "1010")
+    )
+    found = paired_interval([(first, second)], tests=1)
+    assert (found.mean, found.low, found.high) == pytest.approx(interval, abs=6e-4)
+    assert signed(found, 2).startswith("**") == (found.low > 0 or found.high < 0)
+    both = paired_interval([(first, second), (second, first)], tests=1)
+    assert (both.mean, both.low, both.high) == pytest.approx(
+        (0, -max(-found.low, found.high), max(-found.low, found.high))
+    )
+    assert paired_interval([(first, second)], tests=20).low < found.low
 
 
 def test_a_part_that_fails_on_a_cluster_costs_no_other(tmp_path):
