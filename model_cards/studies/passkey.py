@@ -1,7 +1,6 @@
 """Whether a lengthened model still finds one sentence in a long text: passkeys, with all-MiniLM-L6-v2 as converted.
 
-    python -m model_cards.studies.passkey --data FOLDER --minilm FOLDER --output model_cards/results/passkey.json
-    python -m model_cards.studies.passkey --healings 3 --data FOLDER --minilm FOLDER --output runs/passkey.json
+    python -m model_cards.studies.passkey --data FOLDER --minilm FOLDER --output runs/passkey.json --work runs/passkey
     python -m model_cards.studies.passkey --table
 
 As in LongEmbed (Zhu et al. 2024, arXiv 2404.12096): each of 50 texts repeats the same few sentences, and somewhere it
@@ -9,9 +8,10 @@ states the passkey of one person. A query asks for one person's passkey, and the
 cosine with the query's is the answer. Embeddings are means over tokens, as all-MiniLM-L6-v2 has them. Nothing is
 fine-tuned; chance is 1 in 50. The places of the passkeys are evenly spread over the texts.
 
-`heal/rope` is how well the healed `rope` agrees with the original, `WAY/LENGTH/SEED` which queries found their text. By
---healings 3 `rope` is healed with three seeds, each measured in all ways: `heal/rope, healing 1`, and
-`WAY, healing 1/LENGTH/SEED`. Each part is written as it ends; a study that was stopped goes on with the next one.
+`rope` is healed with three seeds. `heal/rope` is how well the first agrees with the original, and which weights it has:
+no others may be measured beside it. `WAY/LENGTH/SEED` is which queries found their text; `heal/rope, healing 1` and
+`WAY, healing 1/LENGTH/SEED` are those of the second. `PLANNED` are all comparisons that are tested. Each part is
+written as it ends; a study that was stopped goes on with the next one.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import itertools
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -29,17 +30,30 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
+from hf_posenc.comparison.statistics import Interval
 from hf_posenc.conversion import Healing, convert
-from hf_posenc.errors import run_script
+from hf_posenc.errors import UserError, run_script
+from hf_posenc.files import sha256
 from hf_posenc.markdown import markdown_table
-from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
+from model_cards.studies.parts import (
+    NAME,
+    Parts,
+    data_folder,
+    direction,
+    find_minilm,
+    options_of,
+    paired_interval,
+    read_rows,
+    run_study,
+    signed,
+)
 
 TRAINED = 512
 """Positions of all-MiniLM-L6-v2. It was trained on texts of 128 tokens, and as published cuts them at 256."""
-SEEDS = {256: 3, 512: 3, 1024: 3, 2048: 1, 4096: 1}
-"""The lengths, and how many seeds each has: attention over long texts takes its time."""
-LONGER = (1024, 2048, 4096)
-"""Those that are longer than in training."""
+LENGTHS, LONGER = (256, 512, 1024, 2048, 4096), (1024, 2048, 4096)
+"""Tokens of the texts, and those that are more than in training."""
+SEEDS = range(3)
+"""Of the texts, at each length."""
 TEXTS = 50
 FILLER = (
     "The meadow is quiet. A cloud drifts by. The river runs slowly. Evening comes early. Nothing else happens here."
@@ -54,10 +68,11 @@ class Way:
 
     Attributes:
         source: `learned` (as converted), `rope` (its positions swapped), or `healed` (that, and healed).
-        extension: of `convert`, to the length of the texts, or to the first of `LONGER`. None: as it is.
-        windows: how texts are cut: the `first` tokens alone, the `mean` over the tokens of all `windows`, or the `best`
-            of them. None: not at all.
+        extension: of `convert`, to the length of the texts. None: as it is.
+        windows: how texts are cut: the `first` tokens alone, the `mean` over all windows, or the `best` of them. None:
+            not at all.
         size: tokens of a window, at most.
+        stride: how many tokens each begins after the one before.
         lengths: of the texts that are measured.
     """
 
@@ -65,31 +80,52 @@ class Way:
     extension: str | None = None
     windows: str | None = None
     size: int = TRAINED
-    lengths: tuple[int, ...] = tuple(SEEDS)
+    stride: int = TRAINED
+    lengths: tuple[int, ...] = LONGER
+
+
+def window_ways(source: str, prefix: str = "") -> dict[str, Way]:
+    """Windows of a model that begin half of what they hold apart, as those of `predict`, small ones a quarter too."""
+    shapes = [(size, share, how) for size in (512, 256, 128) for share, how in ((2, "mean"), (2, "best"), (4, "best"))]
+    ways = {}
+    for size, share, how in shapes:
+        stride = (size - 2) // share
+        if share == 2 or size <= 256:
+            name = f"{prefix}windows of {size} by {stride}, {how}"
+            ways[name] = Way(source, windows=how, size=size, stride=stride)
+    return ways
 
 
 WAYS = {
-    "first 512 tokens": Way("learned", windows="first"),
-    **{
-        f"windows of {size}, {how}": Way("learned", windows=how, size=size, lengths=LONGER)
-        for size in (512, 256, 128)
-        for how in ("mean", "best")
-    },
+    "first 512 tokens": Way("learned", windows="first", lengths=LENGTHS),
+    **window_ways("learned"),
     "learned-tile": Way("learned", "tile"),
     "learned-interpolate": Way("learned", "interpolate"),
     "rope-unhealed": Way("rope", lengths=(256, 512)),
-    "rope-default": Way("healed"),
+    "rope-default": Way("healed", lengths=LENGTHS),
+    **window_ways("healed", "healed, "),
     "rope-linear": Way("healed", "linear"),
     "rope-dynamic": Way("healed", "dynamic"),
     "rope-yarn": Way("healed", "yarn"),
 }
-RIVALS = [name for name, way in WAYS.items() if way.source == "learned" and (way.extension or way.lengths == LONGER)]
-"""What `rope-dynamic` is tested against."""
+EARLIER = tuple(f"windows of {size}, {how}" for size in (512, 256, 128) for how in ("mean", "best"))
+"""Equal windows without overlap, which are shown where a file has them, and not measured any more."""
+TESTED = "rope-dynamic"
+RIVALS = [*window_ways("learned"), "learned-tile", "learned-interpolate", *window_ways("healed", "healed, ")]
+PLANNED = [*itertools.product(RIVALS, LONGER)]
+"""What `TESTED` is compared with, and where."""
 
 SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
-    "rope-dynamic": ("rope, healed,\nwith dynamic scaling", {"marker": "o", "color": "tab:blue"}),
-    "windows of 256, best": ("the best window\nof 256 tokens", {"marker": "s", "color": "tab:orange"}),
-    "windows of 512, mean": ("mean over windows\nof 512 tokens", {"marker": "D", "color": "tab:red"}),
+    TESTED: ("rope, healed, dynamic:\none vector", {"marker": "o", "color": "tab:blue"}),
+    "healed, windows of 256 by 63, best": (
+        "rope, healed:\nbest window of 256",
+        {"marker": "o", "color": "tab:blue", "linestyle": "--"},
+    ),
+    "windows of 256 by 63, best": ("best window of 256", {"marker": "s", "color": "tab:orange", "linestyle": "--"}),
+    "windows of 256, best": ("best window of 256,\nno overlap", {"marker": "s", "color": "tab:orange"}),
+    "windows of 512 by 255, mean": ("mean over windows\nof 512", {"marker": "D", "color": "tab:red"}),
+    "windows of 512, mean": ("mean over windows\nof 512, no overlap", {"marker": "D", "color": "tab:red"}),
+    "windows of 128, mean": ("mean over windows\nof 128, no overlap", {"marker": "P", "color": "tab:purple"}),
     "learned-tile": ("its table repeated", {"marker": "^", "color": "tab:green"}),
     "first 512 tokens": ("cut at 512 tokens", {"marker": "v", "color": "0.35"}),
 }
@@ -122,15 +158,11 @@ def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
-def windows(tokenizer: Any, ids: list[int], size: int = TRAINED) -> list[list[int]]:
-    """A text in as few windows of at most so many tokens as hold it, equally long, each with [CLS] and [SEP].
-
-    Equally long, as a last window of a few tokens would be nearer to any query than one that holds an answer.
-    """
-    inner = ids[1:-1]
-    count = -(-len(inner) // (size - 2))
-    cuts = [round(len(inner) * number / count) for number in range(count + 1)]
-    return [_framed(tokenizer, inner[start:end]) for start, end in itertools.pairwise(cuts)]
+def windows(tokenizer: Any, ids: list[int], size: int, stride: int) -> list[list[int]]:
+    """A text in windows as `hf_posenc.inference` has them: the last one ends with the text."""
+    inner, room = ids[1:-1], size - 2
+    last = max(0, len(inner) - room)
+    return [_framed(tokenizer, inner[start : start + room]) for start in (*range(0, last, stride), last)]
 
 
 class Study:
@@ -140,18 +172,24 @@ class Study:
         self.source, self.options = find_minilm(options.minilm), options
         self.work, self.parts = Path(options.work), Parts(options)
         self.tokenizer = open_tokenizer(str(self.source))
-        self.tokenizer.model_max_length = max(SEEDS)
+        self.tokenizer.model_max_length = max(LENGTHS)
+        self.known: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def run(self) -> None:
         """All parts, the first healing's and the short texts' first."""
-        for healing in range(self.options.healings):
-            self.parts.measure(healed("heal/rope", healing), functools.partial(self.heal, healing))
+        healings = range(self.options.healings)
+        folders = {healing: self.work / healed("rope", healing) for healing in healings}
+        for healing in healings:
+            name = healed("heal/rope", healing)
+            if name in self.parts.read()["parts"]:
+                check_healed(self.parts, name, folders[healing])
+            heal = functools.partial(heal_rope, self.source, folders[healing], data_folder(self.options), healing)
+            self.parts.measure(name, heal)
         self.parts.wait()
         parts = [
             (name, length, seed, healing)
-            for healing in range(self.options.healings)
-            for length, seeds in SEEDS.items()
-            for seed in range(seeds)
+            for healing in healings
+            for length, seed in itertools.product(LENGTHS, SEEDS)
             for name, way in WAYS.items()
             if length in way.lengths and (way.source == "healed" or healing == 0)
         ]
@@ -161,74 +199,84 @@ class Study:
 
     def find(self, way: Way, length: int, seed: int, healing: int = 0) -> dict[str, Any]:
         """Which queries find their text, in order of its passkey's place: a 1 or 0 for each."""
-        model = self.model(way.source, way.extension, max(length, LONGER[0]), healing)
+        model = self.model(way.source, way.extension, length if way.extension else None, healing)
         queries, texts = passkeys(self.tokenizer, length, seed)
         asked = normalize(torch.stack([token_sum(model, query) for query in queries]), dim=-1)
-        best = torch.stack([self._scores(model, way, asked, text) for text in texts], -1).argmax(-1)
+        best = torch.stack([self._scores(model, way, asked, text, healing) for text in texts], -1).argmax(-1)
         return {"found": "".join(str(int(place == number)) for number, place in enumerate(best.tolist()))}
 
-    def _scores(self, model: PreTrainedModel, way: Way, asked: torch.Tensor, text: list[int]) -> torch.Tensor:
+    def _scores(
+        self, model: PreTrainedModel, way: Way, asked: torch.Tensor, text: list[int], healing: int = 0
+    ) -> torch.Tensor:
         """How near each query is to a text: (queries,)."""
-        if way.windows == "first":
-            text = _framed(self.tokenizer, text[1:-1][: TRAINED - 2])
-        sums = self._sums(model, tuple(text), way.size if way.windows in ("mean", "best") else None)
+        if way.windows is None:
+            sums = token_sum(model, text)[None]
+        elif way.windows == "first":
+            sums = token_sum(model, _framed(self.tokenizer, text[1:-1][: TRAINED - 2]))[None]
+        else:
+            cut = windows(self.tokenizer, text, way.size, way.stride)
+            sums = torch.stack([self._known_sum(model, (way.source, healing), window) for window in cut])
         read = sums if way.windows == "best" else sums.sum(0, keepdim=True)
         return (asked @ normalize(read, dim=-1).T).amax(-1)
 
-    @functools.lru_cache(maxsize=TEXTS)  # noqa: B019  # for the next way to read the same windows
-    def _sums(self, model: PreTrainedModel, text: tuple[int, ...], size: int | None) -> torch.Tensor:
-        """The sum over the tokens of each window, or of the whole text: (windows, D)."""
-        cut = [[*text]] if size is None else windows(self.tokenizer, [*text], size)
-        return torch.stack([token_sum(model, window) for window in cut])
+    def _known_sum(self, model: PreTrainedModel, of: tuple[str, int], window: list[int]) -> torch.Tensor:
+        """The sum over a window's tokens. Most windows hold the repeated sentences alone, and are read once."""
+        key = (*of, *window)
+        if key not in self.known:
+            self.known[key] = token_sum(model, window)
+        return self.known[key]
 
     @functools.lru_cache(maxsize=1)  # noqa: B019  # one study per process
-    def model(self, source: str, extension: str | None, length: int, healing: int) -> PreTrainedModel:
-        """The model of a way to read texts of this length."""
-        if source == "healed" and not (self._healed(healing) / "config.json").is_file():
-            self.heal(healing)  # another machine did
-        options: dict[str, Any] = (
-            {} if extension is None else {"extension": extension, "max_position_embeddings": length}
-        )
-        if source == "rope":
-            options["scheme"] = "rope"
-        folder = self._healed(healing) if source == "healed" else self.source
+    def model(self, source: str, extension: str | None, longest: int | None, healing: int) -> PreTrainedModel:
+        """The model of a way, extended to so many tokens where it is."""
+        folder = self.source
+        if source == "healed":
+            folder = check_healed(self.parts, healed("heal/rope", healing), self.work / healed("rope", healing))
+        options: dict[str, Any] = {"scheme": "rope"} if source == "rope" else {}
+        if extension is not None:
+            options |= {"extension": extension, "max_position_embeddings": longest}
         return convert(folder, head="feature-extraction", measure=False, seed=0, **options).model
 
-    def _healed(self, healing: int) -> Path:
-        """The folder of a healed model."""
-        return self.work / healed("rope", healing)
 
-    def heal(self, healing: int) -> dict[str, Any]:
-        """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long.
+def heal_rope(source: Path, folder: Path, data: Path, seed: int) -> dict[str, Any]:
+    """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long.
 
-        The number of the healing is its seed: of the order of texts, and of the tokens that are swapped.
-        """
-        data = data_folder(self.options)
-        texts = [row["text"] for split in ("train", "train_long") for row in read_rows(data, "imdb", split)[:1400]]
-        held_out = [row["text"] for row in read_rows(data, "imdb", "test")[:100]]
-        report = convert(
-            self.source,
-            self._healed(healing),
-            scheme="rope",
-            head="feature-extraction",
-            healing=Healing(texts, max_steps=200, batch_tokens=8 * TRAINED, bf16=True, swap_distance=1),
-            eval_texts=held_out,
-            overwrite=True,
-            seed=healing,
-        ).report
-        return {**report.to_dict(), "source": NAME}
+    The seed is of the order of texts, and of the tokens that are swapped.
+    """
+    texts = [row["text"] for split in ("train", "train_long") for row in read_rows(data, "imdb", split)[:1400]]
+    measured_on = [row["text"] for split in ("test", "test_long") for row in read_rows(data, "imdb", split)[:100]]
+    report = convert(
+        source,
+        folder,
+        scheme="rope",
+        head="feature-extraction",
+        healing=Healing(texts, max_steps=200, batch_tokens=8 * TRAINED, bf16=True, swap_distance=1),
+        eval_texts=measured_on,
+        overwrite=True,
+        seed=seed,
+    ).report
+    return {**report.to_dict(), "source": NAME, "weights_sha256": sha256(folder / "model.safetensors")}
+
+
+def check_healed(parts: Parts, name: str, folder: Path) -> Path:
+    """The folder of a healed model, which must be the one whose healing is written.
+
+    Raises:
+        UserError: it is another one, or isn't there.
+    """
+    written, weights = parts.read()["parts"].get(name, {}).get("weights_sha256"), folder / "model.safetensors"
+    if written is None or not weights.is_file() or sha256(weights) != written:
+        raise UserError(
+            f"{str(folder)!r} doesn't hold the weights that {name!r} in {str(parts.output)!r} names, and others can't "
+            "stand beside its parts. Give the --work that belongs to it, or begin anew with another --output and "
+            "--work."
+        )
+    return folder
 
 
 def healed(name: str, healing: int) -> str:
     """The name of a part or a way after one of several healings."""
     return f"{name}, healing {healing}" if healing else name
-
-
-def measured_ways(results: dict[str, Any]) -> list[str]:
-    """The ways of which there are parts, those of further healings behind the first one's."""
-    there = dict.fromkeys(key.split("/")[0] for key in results["parts"])
-    last = max((int(name.rpartition(" ")[2]) for name in there if ", healing " in name), default=0)
-    return [way for name in WAYS for way in (healed(name, number) for number in range(last + 1)) if way in there]
 
 
 @torch.no_grad()
@@ -237,90 +285,135 @@ def token_sum(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return model(torch.tensor([ids])).last_hidden_state[0].sum(0)
 
 
-def table(results: dict[str, Any]) -> str:
-    """The share of queries that find their text, with its 95 % interval (Wilson), by way and length."""
-    rows = []
-    for name in measured_ways(results):
-        found = {length: _found(results, name, length) for length in SEEDS}
-        rows.append((_shown(name), *(_share(found[length]) for length in SEEDS)))
-    return markdown_table(("", *(f"{length:,}" for length in SEEDS)), rows)
+def answers(results: dict[str, Any], name: str, length: int) -> dict[int, str]:
+    """Which queries found their text, by the seed of the texts."""
+    found = {
+        int(key.rpartition("/")[2]): part["found"]
+        for key, part in results["parts"].items()
+        if key.startswith(f"{name}/{length}/")
+    }
+    return dict(sorted(found.items()))
 
 
-def tests(results: dict[str, Any], way: str) -> dict[tuple[str, int], tuple[int, int, float]]:
-    """`rope-dynamic` against each other way to read long texts, by McNemar's exact test on the same queries.
+def by_healing(results: dict[str, Any], name: str, length: int) -> list[dict[int, str]]:
+    """The same for each healing: of the original one, and none of what isn't measured."""
+    is_healed = name in WAYS and WAYS[name].source == "healed"
+    numbers = range(_healings(results) if is_healed else 1)
+    return [found for number in numbers if (found := answers(results, healed(name, number), length))]
 
-    Args:
-        results: of all healings.
-        way: of which healing.
 
-    Returns:
-        For each way and length the queries that only `rope-dynamic` finds, those that only the other way does, and the
-        p-value, corrected for the tests of all healings (Bonferroni); nothing where one of the two isn't measured.
+def _healings(results: dict[str, Any]) -> int:
+    return max(1, sum(key.startswith("heal/rope") for key in results["parts"]))
+
+
+def share(results: dict[str, Any], name: str, length: int) -> Interval | None:
+    """The share of queries that find their text.
+
+    With its 95 % interval (Wilson); of several healings the mean, from the least share to the largest. None: it isn't
+    measured.
     """
-    planned = len(RIVALS) * len(LONGER) * max(1, len(_dynamic(results)))
+    models = ["".join(found.values()) for found in by_healing(results, name, length)]
+    shares = [found.count("1") / len(found) for found in models]
+    if not models:
+        return None
+    if len(models) > 1:
+        return Interval(fmean(shares), min(shares), max(shares))
+    ends = binomtest(models[0].count("1"), len(models[0])).proportion_ci(method="wilson")
+    return Interval(shares[0], ends.low, ends.high)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The shares, by way and length."""
+    rows = []
+    for name in (*EARLIER, *WAYS):
+        cells = []
+        for length in LENGTHS:
+            found, several = share(results, name, length), len(by_healing(results, name, length)) > 1
+            form = "{:.2f}, {:.2f} to {:.2f}" if several else "{:.2f} [{:.2f}, {:.2f}]"
+            cells.append(form.format(found.mean, found.low, found.high) if found else "")
+        rows += [(_shown(name), *cells)] * any(cells)
+    return markdown_table(("", *(f"{length:,}" for length in LENGTHS)), rows)
+
+
+def tests(results: dict[str, Any]) -> dict[tuple[str, int], Interval]:
+    """How much more `TESTED` finds than each other way, on the same queries; of what is measured.
+
+    The interval is that of `paired_interval` over the healings, for all that is planned.
+    """
     made = {}
-    for name, length in itertools.product(RIVALS, LONGER):
-        answers = [_found(results, which, length) for which in (way, name)]
-        if not all(answers):
-            continue
-        pairs = list(zip(*answers, strict=True))
-        gained, lost = pairs.count(("1", "0")), pairs.count(("0", "1"))
-        p = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-        made[name, length] = gained, lost, min(1.0, p * planned)
+    for rival, length in PLANNED:
+        pairs = []
+        for healing in range(_healings(results)):
+            first = answers(results, healed(TESTED, healing), length)
+            second = answers(results, healed(rival, healing if WAYS[rival].source == "healed" else 0), length)
+            seeds = sorted(first.keys() & second.keys())
+            if seeds:
+                pairs.append(("".join(first[seed] for seed in seeds), "".join(second[seed] for seed in seeds)))
+        if pairs:
+            made[rival, length] = paired_interval(pairs, len(PLANNED))
     return made
 
 
-def _dynamic(results: dict[str, Any]) -> list[str]:
-    """`rope-dynamic` after each healing."""
-    return [name for name in measured_ways(results) if name.startswith("rope-dynamic")]
-
-
 def test_table(results: dict[str, Any]) -> str:
-    """The tests: queries that only `rope-dynamic` finds, against those that only the other way finds."""
-    return "\n\n".join(_test_table(tests(results, way), way) for way in _dynamic(results))
-
-
-def _test_table(made: dict[tuple[str, int], tuple[int, int, float]], tested: str) -> str:
+    """The differences with their intervals, in bold where 0 is outside."""
+    made = tests(results)
     rows = []
-    for name in dict.fromkeys(name for name, _ in made):
-        cells = {
-            length: f"{gained} : {lost}, {f'p {p:.2g}' if p < 0.05 else 'not decided'}"
-            for (way, length), (gained, lost, p) in made.items()
-            if way == name
-        }
-        rows.append((_shown(name), *(cells.get(length, "") for length in LONGER)))
-    return markdown_table((f"{_shown(tested)} against", *(f"{length:,}" for length in LONGER)), rows)
+    for rival in dict.fromkeys(rival for rival, _ in made):
+        found = [made.get((rival, length)) for length in LONGER]
+        rows.append((_shown(rival), *(signed(interval, 2) if interval else "" for interval in found)))
+    return markdown_table((f"`{TESTED}` minus", *(f"{length:,}" for length in LONGER)), rows)
+
+
+def words(results: dict[str, Any]) -> str:
+    """What the tests decide, in sentences; those that need what isn't measured aren't there."""
+    made = tests(results)
+    lines = []
+    for sign, verb in ((1, "more"), (-1, "fewer")):
+        decided: dict[str, list[str]] = {}
+        for (rival, length), found in made.items():
+            if direction(found) == sign:
+                decided.setdefault(_shown(rival), []).append(f"{length:,}")
+        found_in = [f"{rival} (at {', '.join(lengths)} tokens)" for rival, lengths in decided.items()]
+        lines += [f"- `{TESTED}` finds {verb} passkeys than {'; '.join(found_in)}."] * bool(found_in)
+    open_ends = [end for found in made.values() if not direction(found) for end in (found.low, found.high)]
+    if open_ends:
+        widest = max(abs(end) for end in open_ends if end is not None)
+        lines.append(
+            f"- Not decided: {len(open_ends) // 2} of {len(made)} comparisons. That doesn't mean equal: a difference "
+            f"may be up to {widest:.2f}."
+        )
+    missing = len(PLANNED) - len(made)
+    lines += [f"- Not measured yet: {missing} of the {len(PLANNED)} comparisons that are planned."] * bool(missing)
+    return "\n".join(lines)
 
 
 def depth_table(results: dict[str, Any]) -> str:
     """The share of queries of the ways in `SHOWN` that find their text, by the quarter in which the passkey stands."""
     rows = []
-    ways = [name for shown in SHOWN for name in measured_ways(results) if name.partition(", healing")[0] == shown]
-    for length in LONGER:
-        for name in ways:
-            if not (found := _found(results, name, length)):
-                continue
-            by_quarter: list[list[str]] = [[], [], [], []]
-            for place, answer in enumerate(found):
+    for length, name in itertools.product(LONGER, SHOWN):
+        by_quarter: list[list[str]] = [[], [], [], []]
+        for found in by_healing(results, name, length):
+            for place, answer in enumerate("".join(found.values())):
                 by_quarter[place % TEXTS * 4 // TEXTS].append(answer)
+        if all(by_quarter):
             rows.append((f"{length:,}", _shown(name), *(f"{a.count('1') / len(a):.2f}" for a in by_quarter)))
     return markdown_table(("tokens", "", "first quarter", "second", "third", "last"), rows)
 
 
 def figure(results: dict[str, Any]) -> Any:
-    """The same shares of the ways in `SHOWN`, by length, with their intervals as bars."""
+    """The same shares of the ways in `SHOWN`, by length, with their intervals or ranges as bars."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
     made = Figure(figsize=(7, 3.4), layout="constrained")
     axes = made.subplots()
-    lengths = [length for length in SEEDS if length >= TRAINED]
+    lengths = [length for length in LENGTHS if length >= TRAINED]
     for name, (label, style) in SHOWN.items():
-        answers = {length: found for length in lengths if (found := _found(results, name, length))}
-        ends = [binomtest(found.count("1"), len(found)).proportion_ci(method="wilson") for found in answers.values()]
-        shares = [found.count("1") / len(found) for found in answers.values()]
-        bars = [[abs(share - end[side]) for share, end in zip(shares, ends, strict=True)] for side in (0, 1)]
-        axes.errorbar([*answers], shares, yerr=bars, label=label, capsize=3, **style)
+        shares = {length: found for length in lengths if (found := share(results, name, length))}
+        means = [found.mean for found in shares.values()]
+        bars = [(found.mean - (found.low or 0), (found.high or 0) - found.mean) for found in shares.values()]
+        if shares:
+            axes.errorbar([*shares], means, yerr=[*zip(*bars, strict=True)], label=label, capsize=3, **style)
     axes.axhline(1 / TEXTS, color="0.6", linewidth=1)
     axes.text(lengths[0], 1 / TEXTS, "chance", color="0.4", va="bottom", fontsize="small")
     axes.set_xscale("log", base=2)
@@ -334,28 +427,15 @@ def figure(results: dict[str, Any]) -> Any:
 
 def _shown(name: str) -> str:
     """The name of a way, in Markdown."""
-    way, *healing = name.partition(", healing")
-    return f"`{way}`{''.join(healing)}" if " " not in way else name
-
-
-def _found(results: dict[str, Any], name: str, length: int) -> str:
-    """The answers of all seeds."""
-    return "".join(part["found"] for key, part in results["parts"].items() if key.startswith(f"{name}/{length}/"))
-
-
-def _share(found: str) -> str:
-    if not found:
-        return ""
-    ends = binomtest(found.count("1"), len(found)).proportion_ci(method="wilson")
-    return f"{found.count('1') / len(found):.2f} [{ends.low:.2f}, {ends.high:.2f}]"
+    return f"`{name}`" if " " not in name else name
 
 
 def main() -> None:
     """The command."""
     parser = options_of(__doc__, "passkey")
     parser.add_argument("--work", default="runs/passkey", help="folder of the healed models")
-    parser.add_argument("--healings", type=int, default=1, help="how many seeds of healing")
-    run_study(parser.parse_args(), Study, table, test_table, depth_table)
+    parser.add_argument("--healings", type=int, default=3, help="how many seeds of healing")
+    run_study(parser.parse_args(), Study, table, test_table, words, depth_table)
 
 
 if __name__ == "__main__":
