@@ -357,6 +357,23 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "other", "out"]
 
 
+def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, tmp_path, monkeypatch):
+    step, steps = module.Distillation.training_step, []
+
+    def killed(trainer, *arguments, **options):
+        steps.append(trainer.state.global_step)
+        if len(steps) == 8:
+            raise MemoryError
+        return step(trainer, *arguments, **options)
+
+    monkeypatch.setattr(module.Distillation, "training_step", killed)
+    again = {"texts": 60, "max_steps": 8, "measure": False}
+    with pytest.raises(MemoryError):
+        heal(source, tmp_path / "out", **again)
+    assert heal(source, tmp_path / "out", **again)[1].healing["steps"] == 8
+    assert steps == [*range(8), 6, 7]
+
+
 def test_the_longest_text_of_a_healing_is_one_that_it_used(source):
     made_up = [*sentences(59), " ".join(sentences(8))]
     lengths = [heal(source, texts=made_up, max_steps=steps, measure=False)[1].healing["longest"] for steps in (1, 60)]
