@@ -27,14 +27,10 @@ from hf_posenc.schemes.plots import save_figure
 from hf_posenc.training.trainer_fields import FIELDS
 from model_cards.benchmark.tables import GPU, HOST, JUDGED, SERVING, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
+from model_cards.studies import long_inputs, passkey
 from model_cards.studies.conversion import table
 from model_cards.studies.early_attention import near_table, read_measured
 from model_cards.studies.kept import table as kept_table
-from model_cards.studies.long_inputs import table as long_inputs_table
-from model_cards.studies.passkey import depth_table
-from model_cards.studies.passkey import figure as passkey_figure
-from model_cards.studies.passkey import table as passkey_table
-from model_cards.studies.passkey import test_table as passkey_tests
 from model_cards.studies.pretraining_pictures import curves, early_attention
 from model_cards.studies.pretraining_plan import Results
 from model_cards.studies.pretraining_tables import TABLES as PRETRAINING
@@ -54,7 +50,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
     names = ("", "_bfloat16", "_proteins", "_sizes", "_schemes", "_2048", "_8192", "_serving")
     speeds = {name: read_results(folder, f"benchmark{name}") for name in names}
     converted, recipe = read_results(folder, "conversion"), read_results(folder, "recipe")
-    sizes = speeds["_sizes"]["settings"]["sizes"]
+    found, sizes = read_results(folder, "passkey"), speeds["_sizes"]["settings"]["sizes"]
     zen4 = read_results(folder, "benchmark_on_amd-epyc-family-25-model-17")
     pages = {
         folder / "README.md": {
@@ -86,16 +82,18 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "attention": attention_table(),
         },
         root / "docs" / "pretrained-weights.md": {
-            "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
+            "long_inputs": long_inputs.table(read_results(folder, "long_inputs")),
+            "long_inputs_1000": long_inputs_of_more_rows(folder),
         },
         root / "docs" / "explanation.md": {
             "conversion": table(converted),
             "healed": scores(compared["practitioner_pretrained"]),
         },
         root / "docs" / "long-inputs.md": {
-            "passkey": passkey_table(read_results(folder, "passkey")),
-            "passkey_tests": passkey_tests(read_results(folder, "passkey")),
-            "passkey_depth": depth_table(read_results(folder, "passkey")),
+            "passkey": passkey.table(found),
+            "passkey_words": passkey.words(found),
+            "passkey_tests": passkey.test_table(found),
+            "passkey_depth": passkey.depth_table(found),
         },
         root / "docs" / "reference" / "command-line.md": {"commands": command_tables()},
         root / "docs" / "reference" / "trainer-fields.md": {"fields": field_table()},
@@ -136,6 +134,15 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
 def scores(comparison: Summary) -> str:
     """All scores at the train length."""
     return score_table(comparison, comparison.columns(comparison.plan.home_length))
+
+
+def long_inputs_of_more_rows(folder: Path) -> str:
+    """The tables of the study of long inputs with 1,000 rows, once there are results."""
+    name = "long_inputs_1000"
+    if not (folder / "results" / f"{name}.json").is_file():
+        return "Not measured yet."
+    results = read_results(folder, name)
+    return f"{long_inputs.table(results)}\n\n{long_inputs.test_table(results)}"
 
 
 def space_results(folder: Path) -> str:
@@ -344,7 +351,7 @@ def main() -> None:
     """The command."""
     for path, text in render_pages().items():
         write_text(path, text)
-    save_figure(passkey_figure(read_results(FOLDER, "passkey")), FOLDER.parent / "docs" / "passkey.png")
+    save_figure(passkey.figure(read_results(FOLDER, "passkey")), FOLDER.parent / "docs" / "passkey.png")
     pretraining = FOLDER / "results" / "pretraining"
     save_figure(curves(Results(pretraining)), pretraining / "curves.png", dpi=100)
     save_figure(early_attention(read_measured(pretraining)), pretraining / "early_attention.png", dpi=100)

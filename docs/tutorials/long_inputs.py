@@ -15,18 +15,15 @@
 #
 # all-MiniLM-L6-v2 has a table of 512 positions and cuts what is longer. This notebook puts RoPE in the table's place,
 # heals the model on a little text, and lets it read 1,024 tokens. Two minutes on a laptop; a real healing takes
-# longer, and the last figure shows what that gives.
+# longer.
 
 # %%
-import json
 import os
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from scipy.stats import binomtest
 
 import hf_posenc
 
@@ -81,34 +78,5 @@ assert batch["input_ids"].shape[1] == 1024
 # %% [markdown]
 # ## What a real healing gives
 #
-# The share of queries that find the one text that states their passkey, by the length of the texts; chance is .02. It
-# is one made task, with 50 to 150 queries; bars are 95 % intervals. `rope` was healed for 200 steps on eight film
-# reviews each. [Longer inputs](../long-inputs.md#one-sentence-in-a-long-text) has the whole table.
-
-# %%
-parts = json.loads(Path("../../model_cards/results/passkey.json").read_text())["parts"]
-ways = {
-    "first 512 tokens": "cut at 512 tokens",
-    "windows of 512, mean": "mean over windows of 512",
-    "learned-tile": "its table repeated, unhealed",
-    "rope-dynamic": "healed rope, dynamic",
-}
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-for way, name in ways.items():
-    lengths, shares, bars = [], [], []
-    for length in (512, 1024, 2048, 4096):
-        keys = [key for key in parts if key.startswith(f"{way}/{length}/")]
-        found = "".join(parts[key]["found"] for key in keys)
-        if found:
-            interval = binomtest(found.count("1"), len(found)).proportion_ci(method="wilson")
-            share = found.count("1") / len(found)
-            lengths.append(length)
-            shares.append(share)
-            bars.append((share - interval.low, interval.high - share))
-    ends = list(zip(*bars, strict=True))
-    axes.errorbar(lengths, shares, yerr=ends, marker="o", capsize=3, label=name)
-axes.set_xscale("log", base=2, subs=[])
-axes.set_xticks([512, 1024, 2048, 4096], ["512", "1,024", "2,048", "4,096"])
-axes.set(xlabel="tokens of a text", ylabel="queries that find their text", ylim=(0, 1))
-axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-plt.show()
+# [Longer inputs](../long-inputs.md#one-sentence-in-a-long-text) measures it on texts that state one passkey, with a
+# picture: how many queries find their text, read so, in windows or cut.

@@ -261,13 +261,9 @@ def test_the_readme_names_every_scheme_once():
 
 
 def test_the_numbers_in_the_readme_are_those_of_the_tables():
-    guide = (ROOT / "docs" / "long-inputs.md").read_text()
-    found = guide.partition("<!-- generated: passkey -->")[2].partition("<!-- end -->")[0]
-    for way in ("`rope-dynamic`", "windows of 256, best", "windows of 512, mean", "first 512 tokens"):
-        (row,) = [line for line in found.splitlines() if line.startswith(f"| {way} |")]
-        assert row.split("|")[-2].strip().replace("0.", ".") in README, way  # at 4,096 tokens
     trained = (ROOT / "docs" / "pretrained-weights.md").read_text().partition("<!-- generated: long_inputs -->")[2]
-    least = re.findall(r"\| [+-][\d.]+ \[(.+?), ", trained.partition("<!-- end -->")[0])
+    gains = r"^(?:\|[^|]+){3}\| [+-][\d.]+ \[(.+?), "  # over cutting, whatever the weights
+    least = re.findall(gains, trained.partition("<!-- end -->")[0], re.MULTILINE)
     assert len(least) == 6
     assert ("[nothing was shown to beat cutting]" in README) == all(float(gain) < 0 for gain in least)
     rows = pd.read_csv(ROOT / "model_cards" / "results" / "practitioner_3000" / "results.csv")
