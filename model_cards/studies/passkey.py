@@ -125,6 +125,7 @@ SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "windows of 256, best": ("best window of 256,\nno overlap", {"marker": "s", "color": "tab:orange"}),
     "windows of 512 by 255, mean": ("mean over windows\nof 512", {"marker": "D", "color": "tab:red"}),
     "windows of 512, mean": ("mean over windows\nof 512, no overlap", {"marker": "D", "color": "tab:red"}),
+    "windows of 128 by 63, mean": ("mean over windows\nof 128", {"marker": "P", "color": "tab:purple"}),
     "windows of 128, mean": ("mean over windows\nof 128, no overlap", {"marker": "P", "color": "tab:purple"}),
     "learned-tile": ("its table repeated", {"marker": "^", "color": "tab:green"}),
     "first 512 tokens": ("cut at 512 tokens", {"marker": "v", "color": "0.35"}),
