@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..checkpoints.files import REPORT_NAME, read_json, training_marks
 from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, output_folder
@@ -139,8 +139,7 @@ def convert(
         report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
             card = converted_card(last_name(str(output)), report, loaded.source, is_sentence_transformer=bool(modules))
-            others = {**modules, **training_marks(loaded.source.folder)}
-            _write(folder, outcome.model, loaded.tokenizer, others, report, card)
+            _write(folder, outcome.model, loaded, modules, report, card)
         if checkpoints is not None:
             remove_healing(checkpoints)
     return Conversion(outcome.model, loaded.tokenizer, report)
@@ -360,16 +359,16 @@ def _not_copied(folder: Path) -> list[str]:
 def _write(
     output: OutputFolder,
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    others: dict[str, bytes],
+    loaded: Loaded,
+    modules: dict[str, bytes],
     report: ConversionReport,
     card: str,
 ) -> None:
-    """Writes a model with its tokenizer, other files by their names, conversion.json and a card, or nothing."""
+    """Writes a model with its tokenizer, a sentence-transformer's modules, conversion.json and a card, or nothing."""
     with output.replaced() as folder:
         model.save_pretrained(folder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        write_modules(folder, others)
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(folder)
+        write_modules(folder, modules | training_marks(loaded.source.folder))
         write_json(folder / REPORT_NAME, report.to_dict())
         write_text(folder / "README.md", card)

@@ -60,6 +60,7 @@ def _write(
     staging: Path,
 ) -> Written:
     """Writes a checkpoint into `staging`."""
+    write_modules(staging, training_marks(checkpoint.folder))
     if to == "native":
         notes = write(model, tokenizer, staging, like=like, dtype=checkpoint.dtype)
         compared = batches(model, tokenizer, **what_holds(model, staging))
@@ -176,7 +177,6 @@ def export(
             logger.info("Writing %s for %s", type(model).__name__, to)
             written = _write(to, like, model, tokenizer, opened, staging)
             notes = written.notes + write_sentence_modules(model, opened, tokenizer.model_max_length, staging)
-            write_modules(staging, training_marks(opened.folder))
             logger.info("Comparing it with PyTorch")
             report = ExportReport(
                 checkpoint=source,
