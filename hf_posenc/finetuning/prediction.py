@@ -463,14 +463,14 @@ def _values(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """One value: several labels are joined, other lists and objects are JSON; empty where it is missing.
+    """One value: several words are joined, other lists and objects are JSON; empty where it is missing.
 
     Raises:
-        UserError: a label that would be joined to others holds what stands between them.
+        UserError: a word that would be joined to others holds what stands between them.
     """
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         if len(value) > 1 and (unclear := [part for part in value if JOINS_LABELS in part]):
-            raise UserError(f"{unclear[0]!r} holds {JOINS_LABELS!r}, which joins labels in a .csv. Write .jsonl.")
+            raise UserError(f"{unclear[0]!r} holds {JOINS_LABELS!r}, which joins a list in a .csv. Write .jsonl.")
         return JOINS_LABELS.join(value)
     if isinstance(value, list | dict):
         return json_text(value)

@@ -164,7 +164,7 @@ def test_a_label_with_the_sign_that_joins_labels_is_refused_in_a_csv(run, tmp_pa
     train(tmp_path / "run", data=write_jsonl(tmp_path / "train.jsonl", examples))
     code, _, err = run("predict", tmp_path / "run", "red", "--threshold", "1", "-o", tmp_path / "out.csv")
     assert code != 0
-    assert "'a|b' holds '|', which joins labels in a .csv. Write .jsonl." in err
+    assert "'a|b' holds '|', which joins a list in a .csv. Write .jsonl." in err
     assert not (tmp_path / "out.csv").exists()
 
 
