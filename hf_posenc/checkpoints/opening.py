@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -26,6 +27,7 @@ _DESCRIBED = ["*.json", "*.txt", "*.model", "*.py", "README.md"]
 """What is fetched from the Hub beside the weights."""
 COUNTERS = (".position_ids", ".token_type_ids")
 """How the names of counters end, which older BERTs hold among their weights."""
+_OF_A_LICENSE = ("license", "license_name", "license_link")
 _OF_LABELS = ("text-classification", "token-classification")
 
 
@@ -56,6 +58,21 @@ class Checkpoint:
     def is_pickled(self) -> bool:
         """True where its weights are in a pickle alone."""
         return not weight_files(self.folder) and (self.folder / PICKLE).is_file()
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """Where it comes from, in the words of a card: `base_model`, a name on the Hub, and the fields of its licence.
+
+        The base model of a folder is the one that its card names; a name on the Hub is its own.
+        """
+        try:
+            card = ModelCard.load(self.folder / "README.md").data.to_dict()
+        except Exception:  # what a missing or a broken card raises differs
+            card = {}
+        base_model = card.get("base_model") if is_local(self.name) else self.name
+        is_on_hub = isinstance(base_model, str) and not is_local(base_model)
+        license_fields = {name: card[name] for name in _OF_A_LICENSE if card.get(name)}
+        return {"base_model": base_model} | license_fields if is_on_hub else license_fields
 
     @cached_property
     def stored(self) -> Mapping[str, torch.dtype]:

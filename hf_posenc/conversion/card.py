@@ -1,9 +1,8 @@
 """The card of a converted checkpoint: where it comes from, how it is loaded, and how near it is to the source."""
 
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCardData
 
 from ..checkpoints.opening import Checkpoint
 from ..errors import is_local
@@ -18,7 +17,7 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
     Args:
         name: of the folder.
         report: of the conversion.
-        source: what was converted. A folder isn't named as the base model, which is a name on the Hub.
+        source: what was converted. Of a folder the card names its own base model, if it has one.
         is_sentence_transformer: whether its modules lie beside it.
     """
     base_model = None if is_local(source.name) else source.name
@@ -26,8 +25,7 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
     metadata = ModelCardData(
         library_name="sentence-transformers" if is_sentence_transformer else "transformers",
         pipeline_tag="sentence-similarity" if is_sentence_transformer else report.head,
-        base_model=base_model,
-        **_license(source.folder / "README.md"),
+        **source.lineage,
         tags=[*kinds, "posenc", report.to_scheme, "custom_code"],
     )
     return render(
@@ -40,12 +38,3 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
         auto_class=auto_class(report.head),
         is_sentence_transformer=is_sentence_transformer,
     )
-
-
-def _license(card: Path) -> dict[str, Any]:
-    """The fields of the source's card on its licence; none where there is no whole card."""
-    try:
-        data = ModelCard.load(card).data.to_dict()
-    except Exception:  # what a missing or a broken card raises differs
-        return {}
-    return {name: data[name] for name in ("license", "license_name", "license_link") if data.get(name)}

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub import ModelCardData
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.opening import Checkpoint
@@ -113,15 +114,24 @@ def _for_servers(name: str, content: bytes, model: PreTrainedModel, longest: int
     return json_text(values, 2).encode() if values else content
 
 
-def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) -> None:
+def write_card(report: "ExportReport", checkpoint: Checkpoint, model: PreTrainedModel, staging: Path) -> None:
     """Writes README.md: what it is, how exact, and what loads it."""
+    task = task_of(type(model).__name__)
+    metadata = ModelCardData(
+        library_name="transformers" if report.target == "native" else report.target,
+        pipeline_tag=task,
+        **checkpoint.lineage,
+        **(report.int8.metadata() if report.int8 else {}),
+        tags=[report.target, "posenc"],
+    )
     text = render(
         Path(__file__).with_name("card.md.jinja"),
+        metadata=metadata.to_yaml(),
         report=report,
         source=None if is_local(report.checkpoint) else report.checkpoint,
-        task=task_of(type(model).__name__),
+        task=task,
         scheme=getattr(model.config, "position_embedding_type", None),
-        auto_class=auto_class(str(task_of(type(model).__name__))),
+        auto_class=auto_class(str(task)),
         place=HERE,
     )
     (staging / "README.md").write_text(text, encoding="utf-8")

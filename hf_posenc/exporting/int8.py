@@ -95,6 +95,14 @@ class Int8Report:
     alone: float
     processor: str
 
+    def metadata(self) -> dict[str, Any]:
+        """The fields of a card's metadata."""
+        measured = {"agreement": round(self.agreement, 4)}
+        if self.score is not None:
+            before, after = (round(value, 4) for value in self.score)
+            measured |= {str(self.metric): after, f"{self.metric}_float32": before}
+        return {"quantized": "int8", "int8": measured}
+
     def __str__(self) -> str:
         """One line, and a warning where nothing was scored."""
         score = "" if self.score is None else "{} {:.4f} -> {:.4f}, ".format(self.metric, *self.score)

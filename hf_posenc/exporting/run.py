@@ -193,7 +193,7 @@ def export(
                 logger.info("Quantising it to int8, and measuring both")
                 report.int8 = quantizer(staging, to)
                 report.megabytes = report.int8.megabytes[1]
-            write_card(report, model, staging)
+            write_card(report, opened, model, staging)
         return report
 
 

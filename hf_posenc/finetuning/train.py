@@ -134,7 +134,7 @@ def _train(
         process.wait_for_everyone()  # all have seen where it goes on
         notes += _begin(output, begun_with, resumed)
     known = {"notes": notes, "baselines": scores, "processes": process.num_processes}
-    report = begin_report(model, prepared, encoded, cut, options, tokenizer, **known)
+    report = begin_report(model, prepared, encoded, cut, options, tokenizer, beginning.checkpoint, **known)
     report.show_start(console)
     report = _score(_fit(trainer, report, recipe, resumed), trainer, encoded)
     report = replace(report, seconds=None if resumed else round(time.time() - started, 1))

@@ -17,6 +17,7 @@ from scipy.special import log_softmax
 from sklearn.metrics import ConfusionMatrixDisplay
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.opening import Checkpoint
 from ..data.preparing import DataSummary, PreparedData
 from ..errors import spell
 from ..files import without_folders
@@ -99,7 +100,7 @@ class TrainingReport:
 
     Attributes:
         options: as plain values; paths are cut to their last part: `output` is the run's name.
-        base_model: the Hub name of what it started from.
+        lineage: what it started from, as its checkpoint says it: `base_model`, a name on the Hub, and a licence.
         examples, cut: of each split, how many, and how many of them were cut at `max_length` tokens.
         notes: what was decided for this run, a sentence each.
         assessed: the split that the rest is of: the test rows, else the validation rows.
@@ -115,7 +116,7 @@ class TrainingReport:
     """
 
     options: dict[str, Any]
-    base_model: str | None
+    lineage: dict[str, Any]
     position_embedding_type: str
     problem_type: str
     labels: tuple[str, ...]
@@ -283,7 +284,7 @@ class TrainingReport:
         metadata = ModelCardData(
             library_name="transformers",
             pipeline_tag=_TASK,
-            base_model=self.base_model,
+            **self.lineage,
             tags=["posenc", self.position_embedding_type, "custom_code"],
             model_name=self.options["output"],
             eval_results=[
@@ -326,13 +327,14 @@ def begin_report(
     cut: Mapping[str, int],
     options: Options,
     tokenizer: PreTrainedTokenizerBase,
+    checkpoint: Checkpoint | None,
     *,
     notes: list[str],
     baselines: dict[str, dict[str, float]],
     processes: int,
 ) -> TrainingReport:
     """Starts a report with what is known of a run before its first step."""
-    pretrained, output = options.pretrained, Path(str(options.output)).resolve()
+    output = Path(str(options.output)).resolve()
     length, examples = tokenizer.model_max_length, {split: len(part) for split, part in encoded.items()}
     doubts = prepared.summary.doubts + [
         f"{count:,} of {examples[split]:,} {split} texts ({count / examples[split]:.1%}) have more than {length:,} "
@@ -343,7 +345,7 @@ def begin_report(
     rates = rates_in_words(position_rates(model.config)) if options.position_rate is None else ""
     return TrainingReport(
         options=without_folders({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
-        base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
+        lineage={} if checkpoint is None else checkpoint.lineage,
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,
         labels=prepared.labels.names,

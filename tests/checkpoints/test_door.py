@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import typer.main
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -20,10 +21,12 @@ from transformers import BertTokenizer
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.checkpoints.loading import HEAD_PREFIXES
+from hf_posenc.checkpoints.opening import Checkpoint
 from hf_posenc.cli import app
 from hf_posenc.conversion.families import FAMILIES
 from tests.support.common import word_tokenizer, write_csv
 from tests.support.conversion import edit_weights, tiny_source
+from tests.support.training import train
 
 WORDS = ["a", "good", "bad", "film", "number"]
 ROWS = [{"text": f"a {word} film number {n}", "label": word} for n in range(20) for word in ("good", "bad")]
@@ -335,3 +338,34 @@ def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_p
     fitted = hf_posenc.fit(TEXTS, LABELS, tokenizer=str(tmp_path / "tokenizer"), max_steps=1, baselines=False)
     assert fitted.model_.config.vocab_size == 51
     assert fitted.predict(["a good film"])
+
+
+LINEAGES = {
+    "base_model: me/encoder\nlicense: mit": {"base_model": "me/encoder", "license": "mit"},
+    "base_model: ../runs/a": {},  # a folder of who wrote it
+    "base_model: [me/a, me/b]\nlicense: other\nlicense_name: mine": {"license": "other", "license_name": "mine"},
+    "base_model: [": {},  # no YAML
+    None: {},
+}
+
+
+@pytest.mark.parametrize("metadata", LINEAGES)
+def test_a_folder_comes_from_where_its_card_says(metadata: str | None, tmp_path: Path):
+    if metadata is not None:
+        (tmp_path / "README.md").write_text(f"---\n{metadata}\n---\n")
+    assert Checkpoint(str(tmp_path), tmp_path, {}).lineage == LINEAGES[metadata]
+    base_model = {"base_model": "me/mine"}
+    assert Checkpoint("me/mine", tmp_path, {}).lineage == LINEAGES[metadata] | base_model  # on the Hub
+
+
+def test_base_model_and_licence_reach_the_cards_of_what_is_made_of_a_checkpoint(
+    whole: dict[str, Path], data: Path, tmp_path: Path
+):
+    source = shutil.copytree(whole["bert"], tmp_path / "source")
+    (source / "README.md").write_text("---\nbase_model: me/encoder\nlicense: cc-by-nc-4.0\n---\n")
+    hf_posenc.convert(source, tmp_path / "converted", measure=False)
+    train(tmp_path / "trained", data=str(data), pretrained=str(tmp_path / "converted"), max_steps=1)
+    hf_posenc.export(tmp_path / "trained", tmp_path / "exported", to="native")
+    for made in ("converted", "trained", "exported"):
+        card = ModelCard.load(tmp_path / made / "README.md").data
+        assert (card.base_model, card.license) == ("me/encoder", "cc-by-nc-4.0")

@@ -108,7 +108,7 @@ def test_a_baseline_that_fails_is_said_and_ends_no_training(monkeypatch: pytest.
 
 def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> TrainingReport:
     sizes = {"max_length": 8, "vocab_size": 9, "parameters": 9, "positional_parameters": 0}
-    texts = {"position_embedding_type": "rope", "base_model": None}
+    texts = {"position_embedding_type": "rope", "lineage": {}}
     fields = {"labels": ("no", "yes"), **sizes, **texts, **fields}
     metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
     given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary("")}
