@@ -25,6 +25,8 @@ FAR_FROM_ZERO = 10_000
 """Numbers whose mean is more than so many standard deviations from 0 aren't learned: float32 has 7 digits."""
 GREATEST = 1e37
 """The greatest number to predict; float32 ends at 3.4e38, and differences must fit."""
+_NEXT_TO_IGNORED = float(np.nextafter(np.float32(-100), np.float32(0)))
+"""Stands for -100, which the Trainer takes for no label, so that the loss would be divided by too few."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
 # A csv has no types. 007, +5 and 1e5 may be names, so they are words.
@@ -386,7 +388,7 @@ def _number(name: str, column: _Column, row: int) -> float:
             f"{column.name!r} is {name} in {place}, and a model's numbers (float32) are at most {GREATEST:g}. Divide "
             "them all, or take their logarithms."
         )
-    return float(name)
+    return _NEXT_TO_IGNORED if float(name) == -100 else float(name)
 
 
 def _refuse_twice(column: _Column) -> None:

@@ -143,3 +143,15 @@ def test_several_numbers_of_a_text_are_a_row_and_are_not_scored(tmp_path: Path) 
     write_csv(tmp_path / "data.csv", [{"text": "a cat", "label": 1.5}, {"text": "a dog", "label": 2.5}])
     with pytest.raises(UserError, match="predicts 3 numbers for each text, and one can be scored"):
         evaluate(tmp_path / "model", tmp_path / "data.csv")
+
+
+def test_a_number_that_the_trainer_takes_for_no_label_counts(tmp_path: Path) -> None:
+    """The Trainer counts the labels of a batch that aren't -100, by which the loss is divided."""
+    texts = [row["text"] for row in prices(64, 2)]
+    fitted = []
+    for freezing in (-100.0, -100.5):
+        rows = [{"text": text, "label": freezing if n % 2 else 37.5} for n, text in enumerate(texts)]
+        data = write_csv(tmp_path / "rows.csv", rows)
+        fitted.append(train(tmp_path / "run", data=data, **OPTIONS | {"epochs": 1}, batch_size=4, overwrite=True))
+    losses = [[entry["loss"] for entry in run.report.history if "loss" in entry] for run in fitted]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
