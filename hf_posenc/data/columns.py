@@ -333,7 +333,8 @@ def columns_of_input(there: Collection[str], known: Columns | None) -> Sequence[
     """
     trained = known.text if known is not None else ("text",)
     is_trained = known is not None and (set(trained) <= set(there) or "text" not in there)
-    names = trained if is_trained else ("text", "text_pair")[: len(there)]
+    is_pair = "text_pair" in there or (known is not None and known.is_pair)
+    names = trained if is_trained else ("text", "text_pair")[: 1 + is_pair]
     if missing := [name for name in names if name not in there]:
         what = f"The text has no {missing[0]!r}, but {', '.join(there)}"
         raise UserError(f"{what}. The model takes {', '.join(trained)}.")

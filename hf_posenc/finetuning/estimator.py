@@ -223,7 +223,7 @@ class _Estimator(BaseEstimator):
             "data": IN_MEMORY,
         }
         if parameters.get("validation_share") == 0:
-            parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
+            parameters["set"] = {"save_strategy": "no", **Options.of(**parameters).assigned}
         result = self._train(parameters, table)
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer

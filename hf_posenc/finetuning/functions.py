@@ -12,6 +12,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from ..data.columns import as_input, find_columns
+from ..data.memory import values_in_memory
 from ..data.reading import empty_in_words, refuse_surrogates
 from ..data.sources import read_split
 from ..data.tables import as_table
@@ -166,7 +167,7 @@ def _list_of_texts(texts: Any) -> list[str] | None:
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
         wanted = f"is of type {type(texts).__name__}. Give strings; hf_posenc.load(...).predict reads tables."
         raise UserError(wanted, parameter="texts")
-    listed = list(texts) if isinstance(texts, Iterable) else [texts]
+    listed = values_in_memory(texts) if isinstance(texts, Iterable) else [texts]
     if wrong := [text for text in listed if not isinstance(text, str)]:
         raise UserError(f"holds {wrong[0]!r}, which is no text. Give strings; pairs are for data.", parameter="texts")
     return listed
@@ -261,7 +262,7 @@ def predict(
         prediction.write_answers(place, answers.rows, given, names)
     _remark(*answers.remarks())
     flat = [prediction.flat_answer(answer, names) for answer in given]
-    table: pd.DataFrame = prediction.with_answers(answers.rows, flat).to_pandas()
+    table: pd.DataFrame = prediction.with_answers(answers.rows, flat).to_pandas(integer_object_nulls=True)
     return table
 
 

@@ -103,7 +103,7 @@ def _train(
     console: Console,
     ending: Mapping[str, Any],
 ) -> TrainingResult:
-    """Trains into a folder that is locked; see `train`."""
+    """Trains into a folder that is locked; see `fine_tune`."""
     started = time.time()
     beginning = check_start(options)
     tables = read(options) if tables is None else tables

@@ -111,6 +111,9 @@ JOINED = Columns(("title", "body"), ("stars",), " / ")
         ({"body": "b", "title": 5, "id": 1}, JOINED, ("5 / b",)),
         ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
         ({"text": "a"}, JOINED, ("a",)),  # already joined
+        ({"text": "a", "id": 1}, JOINED, ("a",)),
+        ({"text": "a", "id": 1}, Columns(("sentence",)), ("a",)),
+        ({"text": "a", "text_pair": "b", "id": 1}, Columns(("question", "answer")), ("a", "b")),
     ],
 )
 def test_cells_by_column_are_one_input(cells: Any, known: Any, answer: Any) -> None:

@@ -297,7 +297,9 @@ def test_a_checkpoint_that_is_trained_further_forgets_what_was_noted_of_it(tmp_p
     texts, labels = data(32)
     hf_posenc.fit(texts, labels, **OPTIONS, **SHORT).save(tmp_path / "two")
     three = [("a", "b", "c")[number % 3] for number in range(32)]
-    more = PosEncClassifier(pretrained=str(tmp_path / "two"), validation_share=0, device="cpu", max_steps=2)
+    more = PosEncClassifier(
+        pretrained=str(tmp_path / "two"), validation_share=0, device="cpu", max_steps=2, set="weight_decay=0.1"
+    )
     more.fit(texts, three).save(tmp_path / "three")
     assert sorted(hf_posenc.load(tmp_path / "three").classes_) == ["a", "b", "c"]
     configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("two", "three")]

@@ -124,6 +124,18 @@ def test_every_format_in_and_out_keeps_all_columns_beside_the_answer(run, checkp
     assert [path.name for path in (tmp_path / output).parent.iterdir() if path.name.startswith(".")] == []
 
 
+def test_whole_numbers_are_whole_in_the_frame_where_a_cell_is_missing(checkpoint, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "id": 1152921504606846977}\n{"text": "b", "id": null}\n')
+    answered = hf_posenc.predict(checkpoint, data=tmp_path / "in.jsonl")
+    assert answered["id"].tolist() == [1152921504606846977, None]
+
+
+def test_texts_may_be_a_column_of_a_table(checkpoint):
+    columns = [TEXTS, pd.Series(TEXTS), np.array(TEXTS), pa.chunked_array([TEXTS]), iter(TEXTS)]
+    labels = [hf_posenc.predict(checkpoint, column)["label"].tolist() for column in columns]
+    assert labels == [labels[0]] * len(columns)
+
+
 def test_pandas_types_of_columns_follow_their_names(checkpoint, tmp_path):
     index = pd.Index([7, 8, 9], name="label_id")
     frame = pd.DataFrame({"text": TEXTS, "label": pd.array([1, None, 0], "Int64")}, index=index)
