@@ -327,7 +327,8 @@ def _sentences(command: str) -> dict[str, str]:
     """What the docstring of a command's function says of each parameter."""
     function = getattr(hf_posenc, {"check": "check_scheme"}.get(command, command), None)
     sentences: dict[str, str] = {}
-    for documented in (Options, *[hf_posenc.Healing] * (command == "convert"), function):
+    reads = [Options] * (function is not None or command == "train")
+    for documented in (*reads, *[hf_posenc.Healing] * (command == "convert"), function):
         text = inspect.getdoc(documented) or ""
         for entry in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE):
             words = " ".join(entry[2].split())

@@ -25,9 +25,7 @@ SIGNATURES = {
     "stride=None, device=None, revision=None, trust_remote_code=False, **reading",
     "compare": "data=None, *, output, plan=None, schemes=None, seeds=None, scheme_file=None, reference=None, "
     "size=None, pretrained=None, options=None, search=False, keep_models=False, dry_run=False, ray=False, "
-    "text_column=None, join=None, label_column=None, label_names=None, skip_missing=False, "
-    "delimiter=None, quoting=None, encoding=None, "
-    "format=None",
+    "**reading",
     "convert": "source, output=None, *, scheme=None, scheme_kwargs=None, scheme_file=None, rope_parameters=None, "
     "max_position_embeddings=None, extension=None, head=None, healing=None, eval_texts=None, revision=None, "
     "allow_pickle=False, allow_other_tokens=False, overwrite=False, measure=True, seed=42",
@@ -79,6 +77,7 @@ OF_THE_FUNCTION = {
     "predict": {"reading"},
     "evaluate": {"reading"},
     "export": {"reading"},
+    "compare": {"reading"},
     "convert": {"healing", "measure"},
     "publish": {"token"},  # never on a command line
 }
@@ -123,9 +122,9 @@ def test_a_command_and_its_function_have_the_same_parameters_and_defaults(comman
         return
     name = FUNCTION_OF.get(command, command)
     ours = {item.name: item.default for item in inspect.signature(getattr(hf_posenc, name)).parameters.values()}
-    if ours.keys() & {"options", "reading"} and command in ("train", "predict", "evaluate", "export"):
+    if ours.keys() & {"options", "reading"} and command in ("train", "predict", "evaluate", "export", "compare"):
         declared = {item.name: item.default for item in fields(options.Options)}
-        left_out = options.OF_LABELS if command == "predict" else ()
+        left_out = {"predict": options.OF_LABELS, "compare": ("label_delimiter",)}.get(command, ())
         shared = declared.keys() if command == "train" else {*options.READING} - {*left_out}
         ours = {**{name: declared[name] for name in shared}, **ours}
     theirs = {item.name: item.default for item in COMMANDS[command].params if item.name != "help"}

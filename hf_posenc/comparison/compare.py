@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import NO_VALUE, UserError, checks_types, renaming
 from ..files import expanded
-from ..options import Options, json_object, words
+from ..options import READING, Options, json_object, reading_options, words
 from ..quiet import alone
 from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
@@ -38,15 +38,7 @@ def compare(
     keep_models: bool = False,
     dry_run: bool = False,
     ray: bool = False,
-    text_column: str | None = None,
-    join: str | None = None,
-    label_column: str | None = None,
-    label_names: str | None = None,
-    skip_missing: bool = False,
-    delimiter: str | None = None,
-    quoting: str | None = None,
-    encoding: str | None = None,
-    format: str | None = None,
+    **reading: Any,
 ) -> "Comparison":
     """Compares schemes: the same encoder, data, seeds and budget; only positions change.
 
@@ -73,15 +65,8 @@ def compare(
             them.
         ray: give each run to a Ray cluster, as a task: the one that RAY_ADDRESS names, the one of this machine, or a
             new one of this machine alone. Needs the extra `ray`.
-        text_column: of the data, if it isn't called text; several, `a,b`, are a pair.
-        join: join the text columns with this between.
-        label_column: if it isn't called label.
-        label_names: what the labels 0, 1, ... mean, in order: no,yes.
-        skip_missing: leave rows without text or label out.
-        delimiter: between columns of a file: a character, or tab.
-        quoting: csv (quotes around cells) or none (they are letters).
-        encoding: of the files. None: utf-8.
-        format: csv, tsv, jsonl, json, parquet or txt. None: by the suffix.
+        **reading: how `data` is read: `text_column`, `join`, `label_column`, `label_names`, `skip_missing`,
+            `delimiter`, `quoting`, `encoding`, `format`.
 
     Returns:
         The results. A run that failed leaves the others alone: `failed` says why, and the same call tries it again.
@@ -90,10 +75,7 @@ def compare(
         UserError: a parameter or the plan isn't accepted, the data can't be read, or the folder has another plan.
         Interrupted: Ctrl-C. What is finished is kept.
     """
-    reading: dict[str, Any] = {"text_column": text_column, "join": join, "label_column": label_column}
-    reading |= {"label_names": label_names, "skip_missing": skip_missing}
-    reading |= {"delimiter": delimiter, "quoting": quoting, "encoding": encoding, "format": format}
-    given = {name: value for name, value in reading.items() if value not in (None, False)}
+    given = reading_options(reading, "label_delimiter").changed()  # a comparison is on one label per text
     with renaming(_as_given):
         chosen = read_plan(
             plan or {},
@@ -129,7 +111,7 @@ def _strings(given: str | Path | Sequence[str | Path] | None) -> list[str] | Non
 def _as_given(parameter: str, value: Any) -> tuple[str, Any]:
     """A parameter of `train` as one of `compare`, as a field of a plan, or else as a key of `options`."""
     name, _, key = parameter.partition(".")
-    if name in inspect.signature(compare).parameters or name not in Options.__dataclass_fields__:
+    if name in (*inspect.signature(compare).parameters, *READING) or name not in Options.__dataclass_fields__:
         return parameter, value
     if name in PLANNED:
         return PLANNED[name], value
@@ -201,7 +183,7 @@ class Comparison:
             The path.
 
         Raises:
-            UserError: there is no run, or the path is a folder.
+            UserError: there is no run, the path is a folder, or a first report there would replace a file beside it.
         """
         written = self.folder / WRITTEN_NAME if path is None else Path(expanded(path))
         if written.is_dir():

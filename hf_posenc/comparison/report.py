@@ -17,7 +17,7 @@ from . import statistics
 from .baselines import BASELINES, WORD_PAIRS, WORDS
 from .pictures import draw_report
 from .plan import Plan
-from .results import RUNS_NAME, write_tables
+from .results import RUNS_NAME, TABLE_NAME, TRIED_NAME, write_tables
 from .statistics import Contrast
 from .summary import Summary
 from .tables import difference, difference_table, gaps_in_words, score_table, test_table
@@ -29,11 +29,14 @@ def write_report(summary: Summary, path: Path) -> None:
     """Writes the report, and its pictures, where matplotlib is installed, and the table of results beside it.
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no run; or the path is of a new report, and files that it would replace lie beside it.
     """
     if not summary.has_runs:
         raise UserError(f"{str(summary.folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")
     pictures = draw_report(summary)
+    is_new = path.parent.resolve() != summary.folder.resolve() and not path.exists()
+    if is_new and (there := [name for name in (TABLE_NAME, TRIED_NAME, *pictures) if path.with_name(name).exists()]):
+        raise UserError(f"{str(path.parent)!r} holds {there[0]}, which the report would replace. Give another folder.")
     for name, figure in pictures.items():
         save_figure(figure, path.with_name(name), dpi=_DPI)
     write_tables(summary.folder, path.parent, [contrast.to_dict() for contrast in summary.contrasts])

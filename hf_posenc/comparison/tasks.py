@@ -17,10 +17,10 @@ from sklearn.metrics import matthews_corrcoef
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..data.columns import find_columns, is_missing
-from ..data.preparing import Known, choose_texts, encode_texts, labels_of, pair_marks, prepare, texts_of, whole_pairs
+from ..data.columns import find_columns
+from ..data.preparing import Known, encode_texts, labels_of, prepare, texts_of, whole_pairs
 from ..data.sources import read
-from ..data.tables import Table, as_table, counted
+from ..data.tables import LINE, Table, as_table, counted
 from ..data.tokenizer import SPECIAL_TOKENS
 from ..errors import UserError
 from ..finetuning.start import check_start
@@ -103,22 +103,15 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _hold_out(table: Table, options: Options) -> dict[str, Table]:
-    """The rows without a share of the texts, and those of this share; incomplete ones are no texts to choose from."""
-    columns, summary = find_columns(table, options), table.summary
-    if options.skip_missing:
-        cells = zip(*columns.texts(table), table.cells(columns.label), strict=True)
-        whole = table.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
-        summary += f", {len(table) - len(whole):,} left out" if len(whole) < len(table) else ""
-        table = whole
-    marks = pair_marks(*columns.texts(table))
-    held = choose_texts(marks, list(map(str, table.cells(columns.label))), _TEST_SHARE)
-    chosen = {
-        "train": [row for row, mark in enumerate(marks) if mark not in held],
-        "test": [row for row, mark in enumerate(marks) if mark in held],
-    }
+    """The rows without a share of the texts, and those of this share, as a training sets rows aside to validate on."""
+    prepared = prepare({"train": table}, replace(options, validation_share=_TEST_SHARE, max_rows=None))
+    row_at = {number: row for row, number in enumerate(table.numbers)}
+    rows = {split: [row_at[number] for number in part[LINE][:]] for split, part in prepared.splits.items()}
+    left_out = len(table) - sum(map(len, rows.values()))
+    summary = f"{table.summary}{f', {left_out:,} left out' if left_out else ''}"
     return {
-        split: replace(table.select(rows), summary=f"{counted(len(rows), 'row')} of {summary}")
-        for split, rows in chosen.items()
+        split: replace(table.select(rows[name]), summary=f"{counted(len(rows[name]), 'row')} of {summary}")
+        for split, name in (("train", "train"), ("test", "validation"))
     }
 
 

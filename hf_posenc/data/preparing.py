@@ -242,16 +242,11 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     return marks
 
 
-def pair_marks(*texts: Sequence[str]) -> list[int]:
-    """Marks that rows of the same words share, in whatever order these stand; see `marks_of`.
+def _join_pairs(marks: list[int], texts: Sequence[Sequence[str]]) -> list[int]:
+    """The marks of texts, the least of them for all of the same words, in whatever order these stand.
 
     Halves of a pair that differ in order alone ask one question, of which none is to be left out, or learned.
     """
-    return _join_pairs(marks_of(*texts), texts)
-
-
-def _join_pairs(marks: list[int], texts: Sequence[Sequence[str]]) -> list[int]:
-    """The marks of texts, the least of them for all of the same words."""
     words = [
         tuple(tuple(sorted(_WORD.findall(_normalized(text)))) for text in parts) for parts in zip(*texts, strict=True)
     ]
@@ -264,7 +259,7 @@ def _join_pairs(marks: list[int], texts: Sequence[Sequence[str]]) -> list[int]:
 
 
 def whole_pairs(texts: Sequence[Sequence[str]], most: int, draw: random.Random | None = None) -> list[int]:
-    """The first rows, or drawn ones, at most so many; texts of the same words come together (see `pair_marks`).
+    """The first rows, or drawn ones, at most so many; texts of the same words come together (see `_join_pairs`).
 
     Args:
         texts: the first texts, or the first and the second ones.

@@ -106,6 +106,9 @@ def test_the_function_returns_what_the_command_prints(tmp_path, pretended):
     assert read.table.equals(made.table)
     assert read.report(tmp_path / "mine.md").read_text() == (made.folder / "report.md").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"new", "mine.md", "scores.png", "results.csv"}
+    with pytest.raises(UserError, match="holds results.csv, which the report would replace. Give another folder"):
+        read.report(tmp_path / "another.md")
+    read.report(tmp_path / "mine.md")  # once more
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
 
 

@@ -420,6 +420,10 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
         ({"data": "unlabelled"}, "its data for 'test' has no labels"),
         ({"data": "untested"}, "has nothing to test on"),
         ({"data": "untrained"}, "has no training data"),
+        (
+            {"data": "hot.csv", "options": {"label_column": "good,bad"}},
+            "'hot' is multi label classification, which has no acc",
+        ),
     ],
 )
 def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message):
@@ -437,6 +441,9 @@ def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message
         for path in write_text_data(tmp_path / name).glob("*.jsonl"):
             if path.stem != "train" or name in ("stars", "many", "alike"):
                 write_jsonl(path, [{**entry, **change(entry)} for entry in read_rows(path)])
+    monkeypatch.chdir(tmp_path)
+    lines = [f"film {number},{number % 2},{number % 3 % 2}" for number in range(64)]
+    (tmp_path / "hot.csv").write_text("\n".join(["text,good,bad", *lines]) + "\n")
     (tmp_path / "untested" / "test.jsonl").unlink()
     (tmp_path / "untrained" / "train.jsonl").unlink()
     with pytest.raises(UserError, match=message):
