@@ -20,13 +20,13 @@ REFERENCE = "tokenizer.json"
 _WAY_OUT = "Copy it anew, or take the tokenizer's files out of the folder."
 
 
-def open_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """A trained tokenizer by folder or Hub name, for a new model.
 
     Raises:
         UserError: there is none, it can't be read, or it couldn't serve a model.
     """
-    folder = find_folder(name, revision)
+    folder = find_folder(name)
     if not _has_tokenizer(folder):
         raise UserError(f"{name!r} holds no tokenizer. Give a folder with tokenizer files or a Hub name.")
     tokenizer = _read_tokenizer(folder, name, trust_remote_code=False)

@@ -8,7 +8,7 @@ from ..errors import UserError
 from ..options import Options, refuse_given
 from .columns import find_columns
 from .memory import IN_MEMORY, table_in_memory, values_in_memory
-from .reading import Dialect, read_file, refuse_surrogates
+from .reading import read_file, refuse_surrogates
 from .sources import EXAMPLE_DATA
 from .tables import counted
 
@@ -21,20 +21,19 @@ def own_texts(count: int = 256) -> list[str]:
     return texts[:: max(1, len(texts) // count)][:count]
 
 
-def read_training_texts(source: Any, options: Options | None = None, dialect: Dialect | None = None) -> list[str]:
+def read_training_texts(source: Any, options: Options | None = None) -> list[str]:
     """Texts of a file (see `hf-posenc predict --data`), of a table in memory, or of a list, without empty ones.
 
     Args:
         source: the file, table or list.
         options: how it is read.
-        dialect: how a checkpoint's training read files, where the options don't say.
 
     Raises:
         UserError: there is no such file or column, or no text in it.
     """
     options = options or Options()
     if isinstance(source, (str, Path)):
-        table: Any = read_file(source, options, dialect)
+        table: Any = read_file(source, options)
     else:
         refuse_given(options, ("delimiter", "quoting", "encoding", "format"), "is for files, and these texts are none")
         table = table_in_memory(source)

@@ -32,9 +32,9 @@ from .parity import LARGEST, Batch, batches, measure_parity
 logger = logging.getLogger(__name__)
 
 TARGETS = ("native", *GRAPHS)
+"""What a checkpoint can be exported to."""
 _CALIBRATED_WITH = 300
 """Texts that ranges of activations are taken from."""
-"""What a checkpoint can be exported to."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The fields of transformers' `TrainingArguments`, one table: what `set` may name, and what becomes of it.
 
-docs/training-fields.md shows the table. A field that it lacks is refused, so that a new version of transformers can't
-change silently what is trained, scored or kept.
+docs/reference/trainer-fields.md shows the table. A field that it lacks is refused, so that a new version of
+transformers can't change silently what is trained, scored or kept.
 """
 
 import math
