@@ -86,7 +86,9 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
         values["rope_parameters"] = before.rope_parameters if turns else None
         values["position_embedding_kwargs"] = _suitable(original, kind)
     if target.scheme_kwargs is not None:
-        values["position_embedding_kwargs"] = target.scheme_kwargs
+        came = {*scheme_names(kind)} - {*scheme_names(before.position_embedding_type)}
+        trained = values["position_embedding_kwargs"] or {}
+        values["position_embedding_kwargs"] = _given_arguments(kind, came, trained, target.scheme_kwargs)
     if rope_parameters is not None:  # what trained angles depend on stays unless it is given, as in loading
         trained = values["rope_parameters"] or {}
         kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
@@ -136,6 +138,14 @@ def _check_extension(
     if scaled == extension:  # the trained angles are those of the source of the first extension
         trained = kept.get("original_max_position_embeddings", trained)
     return {**kept, "rope_type": extension, "factor": length / trained, "original_max_position_embeddings": trained}
+
+
+def _given_arguments(kind: str, came: set[str], trained: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a scheme with those that are given: the others of what was trained stay; what came has no others."""
+    if len(scheme_names(kind)) == 1:
+        return given if kind in came else trained | given
+    stay = {name: trained.get(name, {}) for name in given if name not in came}
+    return trained | {n: stay.get(n, {}) | value if isinstance(value, dict) else value for n, value in given.items()}
 
 
 def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
@@ -213,6 +223,11 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
                 f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, which the new arguments don't fit. "
                 f"Keep its {spell('scheme_kwargs')}."
             )
+    if missing := expected.keys() - state.keys():
+        raise UserError(
+            f"The source's {name!r} has no {min(missing)!r}, which the new arguments need. Keep its "
+            f"{spell('scheme_kwargs')}."
+        )
     new.load_state_dict(state)
     return carried
 

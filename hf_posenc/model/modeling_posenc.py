@@ -279,7 +279,7 @@ class PosEncModel(PosEncPreTrainedModel):
             input_ids (Tensor): token ids (B, S).
             attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
             token_type_ids (Tensor): (B, S). None: all 0.
-            position_ids (Tensor): (B, S), (1, S) or (S,), 0-based. None: counted from the mask. A row of several
+            position_ids (Tensor): (B, S), (1, S) or (S,), 0-based. None: counted over the mask's ones. A row of several
                 aranges from its smallest position, as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other is one sequence.
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.

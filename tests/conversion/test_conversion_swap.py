@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_posenc import SCHEMES, PosEncForSequenceClassification, PosEncModel, convert
+from hf_posenc import SCHEMES, PosEncForSequenceClassification, PosEncModel, UserError, convert
 from hf_posenc.conversion import measure
 from hf_posenc.data.columns import note, notes_of
 from tests.support.common import BUILTIN, encoder, others_slow, padded, tiny_config, word_tokenizer
-from tests.support.conversion import converted, edit, sentences, tiny_source, tiny_tokenizer
+from tests.support.conversion import converted, edit, jina, sentences, tiny_source, tiny_tokenizer
 from tests.support.own_schemes import TurnedHeads
 
 
@@ -409,3 +409,27 @@ def test_another_scheme_leaves_the_temperature_that_was_fitted_to_the_old_logits
     assert notes_of(swapped.model.config) == {"dialect": {}}
     assert any("temperature" in sentence for sentence in swapped.report.notes)
     assert not any("temperature" in sentence for sentence in same.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("family", "scheme", "given", "expected"),
+    [
+        ("roformer", "rope+window", {"window": {"sliding_window": 64}}, {"rope": {"interleaved": True}}),
+        ("roformer", None, {}, {"interleaved": True}),
+        ("modernbert", "alibi+window", {"alibi": {"learned": False}}, {"window": {"sliding_window": 3}}),
+        ("jina_bert", "alibi+window", {"window": {"sliding_window": 64}}, {"alibi": {"learned": False}}),
+        ("bert", "alibi+t5", {"t5": {"num_buckets": 16}}, {"alibi": {"per_layer": True}}),
+    ],
+)
+def test_arguments_that_are_not_given_stay(family, scheme, given, expected, tmp_path):
+    """They may belong to trained weights, and interleaved has none that would tell."""
+    jina(tmp_path) if family == "jina_bert" else tiny_source(tmp_path, family)
+    made = convert(tmp_path, scheme=scheme, scheme_kwargs=given, measure=False).model.config.position_embedding_kwargs
+    for name, value in expected.items():
+        assert (made[name] | value if isinstance(value, dict) else value) == made[name]
+
+
+def test_arguments_that_need_weights_which_the_source_lacks_are_refused(tmp_path):
+    encoder("alibi", position_embedding_kwargs={"learned": False}).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="'alibi' has no 'log_slopes.weight', which the new arguments need"):
+        convert(tmp_path, scheme_kwargs={"learned": True}, measure=False)

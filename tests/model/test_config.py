@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
 from hf_posenc import SCHEMES, SIZES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, __version__
-from tests.support.common import BUILTIN, home_of, tiny_config
+from tests.support.common import BUILTIN, encoder, home_of, tiny_config
 from tests.support.remote_code import AUTO_MAP
 
 
@@ -382,3 +382,22 @@ def test_a_file_replaces_no_method_and_no_private_field(tmp_path, name):
     config = PosEncConfig.from_pretrained(written(tmp_path, **{name: 5}))
     config.save_pretrained(tmp_path / "again")
     assert name not in json.loads((tmp_path / "again" / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("given", "reset"),
+    [
+        ({"window": {"sliding_window": 6}}, ["interleaved=True"]),
+        ({"rope": {"interleaved": True}, "window": {"global_attn_every_n_layers": 2}}, ["sliding_window=4"]),
+        ({"rope": {"interleaved": True}, "window": {"sliding_window": 6}}, []),
+        (None, []),
+    ],
+)
+def test_arguments_of_a_checkpoint_that_others_replace_are_said(given, reset, tmp_path, caplog):
+    kwargs = {"rope": {"interleaved": True}, "window": {"sliding_window": 4}}
+    encoder("rope+window", position_embedding_kwargs=kwargs).save_pretrained(tmp_path)
+    PosEncModel.from_pretrained(tmp_path, position_embedding_kwargs=given)
+    said = [line for line in caplog.messages if "get their defaults" in line]
+    assert [line.split("get their defaults: ")[1] for line in said] == [f"{', '.join(reset)}. Give them too."] * bool(
+        reset
+    )

@@ -88,6 +88,8 @@ class PackageSupport(ConfigSupport):
         if given.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", "rope_parameters"):
                 merged.pop(name, None)
+        elif isinstance(wanted := given.get("position_embedding_kwargs"), dict):
+            _say_what_is_reset(values, wanted)
         known = {*_FIELDS, *_OLDER_ROPE} - {"rope_parameters"}
         merged |= {name: given.pop(name) for name in list(given) if name in known}
         if is_newer(written_by := merged.get("posenc_version")):
@@ -281,3 +283,19 @@ def _check_arguments(scheme: str, accepted: dict[str, Any], given: dict[str, Any
 def _has_modules(value: Any) -> bool:
     values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return any(isinstance(item, nn.Module) for item in values)
+
+
+def _say_what_is_reset(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Warns of a checkpoint's arguments that get other values, their defaults, since only others are given."""
+    names = str(values.get("position_embedding_type")).split("+")
+    trained = values.get("position_embedding_kwargs") or {}
+    of_parts = [(trained, given)] if len(names) == 1 else [(trained.get(n, {}), given.get(n, {})) for n in names]
+    reset = []
+    for name, (has, gets) in zip(names, of_parts, strict=True):
+        defaults = own_arguments(SCHEMES[name]) if name in SCHEMES else {}
+        reset += [f"{key}={has[key]!r}" for key in has if key not in gets and has[key] != defaults.get(key)]
+    if reset:
+        logger.warning(
+            f"position_embedding_kwargs={given} replaces the checkpoint's. These, with which it was trained, get their "
+            f"defaults: {', '.join(reset)}. Give them too."
+        )
