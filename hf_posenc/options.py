@@ -5,6 +5,7 @@ import difflib
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -178,7 +179,8 @@ class Options:
         patience: stop after so many evaluations without gain.
         batch_size: texts per step and device. None: 32.
         learning_rate: the peak. None: 5e-5 to 1e-3, by the model.
-        schedule: of the learning rate: `linear`, `cosine`, `constant`, `constant_with_warmup` or `one-cycle`.
+        schedule: of the learning rate: `linear`, `cosine`, `constant`, `constant_with_warmup`, or `one-cycle`, which
+            changes momentum (of Adam the first beta), too.
         word_rate: how many times the learning rate new word embeddings get.
         position_rate: how many times the learning rate the scheme's weights get. None: the scheme's own factors.
         class_weights: `balanced`, or a weight for each label as a dictionary or JSON.
@@ -359,5 +361,5 @@ def _assignments(given: Any) -> dict[str, Any] | None:
             raise UserError(way_out, parameter="set", value=word)
         assigned[name] = {"True": True, "False": False, "None": None}.get(text, text)
         with contextlib.suppress(json.JSONDecodeError):
-            assigned[name] = json.loads(text)
+            assigned[name] = json.loads(re.sub(r"^(-?)\.", r"\g<1>0.", text))  # .1 is a number, too
     return assigned or None

@@ -63,7 +63,7 @@ def test_a_value_that_is_not_accepted_is_refused_with_what_is(values, message):
 
 
 def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
-    words = ["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}', "tf32=False", "run_name=None"]
+    words = ["weight-decay=.1", "optim=sgd", 'rope_parameters={"a": 1}', "tf32=False", "run_name=None"]
     options = Options(set=words, scheme_kwargs='{"std": 1}')
     values = {"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}, "tf32": False, "run_name": None}
     assert options.assigned == values

@@ -5,6 +5,7 @@ A label is its name, a string, from the file to its number: of one label a text,
 
 import math
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,7 +177,7 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None:
         _refuse_answers(table, name)
-    cells, is_numeric = _cells_of_labels(table, name, columns.label_delimiter)
+    cells, is_numeric = _cells_of_labels(table, name, columns.label_delimiter, spelt)
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     declared = table.classes(name)
@@ -197,12 +198,12 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
 
 
-def _cells_of_labels(table: Table, name: str, delimiter: str | None) -> tuple[list[Any], bool]:
+def _cells_of_labels(table: Table, name: str, delimiter: str | None, spelt: set[str]) -> tuple[list[Any], bool]:
     """The cells of a column of labels, None where it has none; and True where they are numbers in words."""
     cells = [None if is_missing(cell) else cell for cell in table.class_names(name)]
     if delimiter is not None:
         return _parted(cells, delimiter), False
-    if not _are_numbers(table, cells):
+    if not _are_numbers(table, cells) or {*cells} - {None} <= spelt:  # as a label called nan
         return cells, False
     return [None if cell is None or math.isnan(float(cell)) else cell for cell in cells], True  # nan is no label
 
@@ -252,7 +253,7 @@ def _said_of_numbers(kind: str, options: Options) -> tuple[str, ...] | None:
 
 def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str]) -> str:
     """A label's name: of a known one its own, of another as it is written, or as a whole number is."""
-    spelling = str(item).strip()
+    spelling = unicodedata.normalize("NFC", str(item).strip())  # letters with accents are written in two ways
     if kind != "whole" or (known is None and spelling in spelt):
         return spelling
     is_exact = isinstance(item, int) or _WHOLE.fullmatch(spelling)
@@ -388,7 +389,7 @@ def _number(name: str, column: _Column, row: int) -> float:
             f"{column.name!r} is {name} in {place}, and a model's numbers (float32) are at most {GREATEST:g}. Divide "
             "them all, or take their logarithms."
         )
-    return _NEXT_TO_IGNORED if float(name) == -100 else float(name)
+    return _NEXT_TO_IGNORED if np.float32(name) == -100 else float(name)
 
 
 def _refuse_twice(column: _Column) -> None:

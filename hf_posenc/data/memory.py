@@ -155,7 +155,12 @@ def _names_of_texts(columns: list[str], known: Columns | None) -> list[str]:
     """Those of the columns that hold texts."""
     if known is not None:
         return list(columns_of_input(columns, known))
-    return [name for name in TEXTS if name in columns] or columns
+    names = [name for name in TEXTS if name in columns] or columns
+    if len(names) > 2:
+        raise UserError(
+            f"X has {len(names)} columns: {', '.join(names[:9])}. Give one of texts, or two as a pair: X[['a', 'b']]."
+        )
+    return names
 
 
 def _checked_texts(rows: Sequence[Any], takes_numbers: bool) -> list[tuple[Any, ...]]:

@@ -36,11 +36,12 @@ from ..checkpoints.files import TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
+from ..data.labels import MOST_NUMBERED
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import empty_in_words, refuse_surrogates
 from ..data.tables import as_table
-from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell_in_python, spelling
+from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell, spell_in_python, spelling
 from ..files import expanded
 from ..inference.logits import logits_of
 from ..inference.windows import Windows, remarks_on_long
@@ -141,7 +142,8 @@ def load(
         device: for `torch`: where it runs. None: a GPU if there is one.
 
     Returns:
-        A fitted `PosEncClassifier` or `PosEncRegressor`.
+        A fitted `PosEncClassifier` or `PosEncRegressor`. The labels of what `hf-posenc train` wrote are strings, as the
+        checkpoint names them. A clone, as in `cross_val_score`, knows its parameters and not this checkpoint.
 
     Raises:
         UserError: there is no such folder, it holds no classifier, or the backend can't run it.
@@ -198,6 +200,7 @@ class _Estimator(BaseEstimator):
         missing = require_labels(y, skips=bool(getattr(self, "skip_missing", None)))
         texts = texts_in_memory(X)
         check_consistent_length(texts[1], y)
+        _refuse_labels_among(*texts, y)
         return texts, _without(y, missing), missing
 
     def _fit(
@@ -398,6 +401,8 @@ def _problem_type(labels: Any, asked: str | None) -> str:
     """The problem type of labels in memory; refuses one that they contradict."""
     kinds = {"multilabel-indicator": "multi_label_classification", "continuous": "regression"}
     seen = kinds.get(type_of_target(labels), "single_label_classification")
+    if asked is None and seen == "single_label_classification":
+        _refuse_many_numbers(labels)
     if asked is None or asked == seen:
         return seen
     if asked == "regression" and seen == "single_label_classification":
@@ -411,6 +416,26 @@ def _problem_type(labels: Any, asked: str | None) -> str:
     }
     contradicts = f"contradicts the labels, which are written for a {seen}. Give {wanted[asked]}."
     raise UserError(contradicts, parameter="problem_type", value=asked)
+
+
+def _refuse_many_numbers(labels: Any) -> None:
+    """Refuses whole numbers which may be labels or numbers to predict, as of a file."""
+    different = {*np.asarray(labels, dtype=object).flatten().tolist()}
+    if len(different) > MOST_NUMBERED and all(isinstance(label, Number) for label in different):
+        either = spell("problem_type", "single_label_classification"), spell("problem_type", "regression")
+        what = f"The labels are {len(different)} different whole numbers. Say what they are"
+        raise UserError(f"{what}: {either[0]}, labels; or {either[1]}, numbers to predict.")
+
+
+def _refuse_labels_among(names: list[str], rows: list[tuple[str, ...]], labels: Any) -> None:
+    """Refuses texts of which one in each row is its label."""
+    if len(rows[0]) == 1 or issparse(labels) or np.ndim(labels) > 1:
+        return
+    answers = [str(label) for label in np.asarray(labels, dtype=object)]
+    for place, cells in enumerate(zip(*rows, strict=True)):
+        if list(cells) == answers:
+            name = repr(names[place]) if names else place
+            raise UserError(f"X's column {name} holds the labels. Leave it out of X.")
 
 
 def _spell_in_memory(parameter: str, value: Any) -> str:

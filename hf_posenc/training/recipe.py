@@ -174,9 +174,11 @@ def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str,
     try:
         kind, keywords = arguments()
         weights = keywords.pop("params", [torch.nn.Parameter(torch.zeros(1))])
-        kind(weights, **keywords)
+        made = kind(weights, **keywords)
     except (ValueError, TypeError, ImportError, AttributeError, RuntimeError) as error:
         raise UserError(f"{optimizer} can't be made: {one_line(error)}") from error
+    if recipe.one_cycle:
+        _check_momentum(made, optimizer, chosen)
     others = {spell(f"set.{name}", chosen[name]): {name: chosen[name] / 2 + 0.1} for name in _OF_ADAM if name in chosen}
     settings = recipe.optim_args.replace(" ", "").split(",") if recipe.optim_args else []
     for setting in settings:
@@ -185,6 +187,19 @@ def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str,
     for spelt, changed in others.items():
         if repr(arguments(**changed)) == repr(arguments()):
             raise UserError(f"{spelt} has no effect on {optimizer}. Leave it out.")
+
+
+def _check_momentum(made: torch.optim.Optimizer, optimizer: str, chosen: Mapping[str, Any]) -> None:
+    """Refuses with one-cycle an optimizer that has no momentum, and a momentum, which that schedule sets itself."""
+    schedule = spell("schedule", "one-cycle")
+    if not made.defaults.keys() & {"momentum", "betas"}:
+        raise UserError(f"{schedule} changes an optimizer's momentum, and {optimizer} has none. Take another schedule.")
+    settings = str(chosen.get("optim_args", "")).replace(" ", "").split(",")
+    given = [spell("set.optim_args", setting) for setting in settings if setting.startswith("momentum=")]
+    given += [spell(f"set.{name}", value) for name, value in chosen.items() if name == "adam_beta1"]
+    if given:
+        way_out = "which takes momentum from .95 to .85 and back. Leave it out, or take another schedule."
+        raise UserError(f"{given[0]} has no effect on {schedule}, {way_out}")
 
 
 def _rates(options: Options, model: PreTrainedModel, seen: float, examples: int) -> dict[str, Any]:

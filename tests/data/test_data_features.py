@@ -44,7 +44,7 @@ FEATURES = [
     (Value("null"), [None, None], ["", ""], "Missing label in the train data: row 0"),
     (Value("bool"), [True, False], ["True", "False"], (("False", "True"), [1, 0])),
     *((Value(name), [3, 2], ["3", "2"], (("2", "3"), [1, 0])) for name in ("int8", "uint64")),
-    *((Value(f"float{n}"), [0.5, 1.0], ["0.5", "1.0"], ((), [0.5, 1.0])) for n in (16, 32, 64)),
+    *((Value(f"float{n}"), [0.5, 1.0], ["0.5", "1"], ((), [0.5, 1.0])) for n in (16, 32, 64)),
     *(
         (Value(name), [cell] * 2, NO_TEXT, NO_LABEL)
         for name, cell in (

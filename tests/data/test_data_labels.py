@@ -42,6 +42,7 @@ MARKS = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
         (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
         (["1.0", "2.0"], {"problem_type": ONE}, ("1", "2")),
         (["1.10", "1.1"], {"problem_type": ONE}, ("1.1", "1.10")),  # versions
+        (["caf\u00e9", "cafe\u0301", "x", "x"], {}, ("caf\u00e9", "x")),
         (["0.5", "+2.0", "-3", "1e-05", ".25"], {}, ()),
         (["0.0", "1.0"] * 2, NUMBERS, ()),
     ],
@@ -206,6 +207,13 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, kind, names, cells, 
     else:
         with pytest.raises(UserError, match=numbers):
             read_them()
+
+
+def test_a_label_called_nan_is_scored_where_no_row_has_another(tmp_path):
+    """In a file of numbers nan is no label."""
+    data = write_file(tmp_path / "a.csv", "text,label\na,nan\nb,nan\n")
+    options, known = Options(data=data), Known(label_names=("deu", "nan"), problem_type=ONE)
+    assert prepare({"test": read(options)["train"]}, options, known).splits["test"]["labels"][:] == [1, 1]
 
 
 @pytest.mark.parametrize("marks", [([1, 0], [0, 1]), ([1, 1], [0, 0])])

@@ -110,6 +110,8 @@ JOINED = Columns(("title", "body"), ("stars",), " / ")
         ({"text": "a", "text_pair": "b"}, None, ("a", "b")),
         ({"body": "b", "title": 5, "id": 1}, JOINED, ("5 / b",)),
         ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
+        ({"title": "a", "body": 2001.0}, JOINED, ("a / 2001",)),  # as pandas has whole numbers beside a gap
+        ({"title": "a", "body": 0.5}, JOINED, ("a / 0.5",)),
         ({"text": "a"}, JOINED, ("a",)),  # already joined
         ({"text": "a", "id": 1}, JOINED, ("a",)),
         ({"text": "a", "id": 1}, Columns(("sentence",)), ("a",)),

@@ -158,7 +158,7 @@ def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
-    with pytest.raises(UserError, match="one training text of each of 64 labels.* numbers, problem_type='regression'"):
+    with pytest.raises(UserError, match="64 different whole numbers.* problem_type='regression', numbers to predict"):
         hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1)
     asked = hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, problem_type="regression")
     assert isinstance(asked, PosEncRegressor)
@@ -242,6 +242,10 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
         (["a", "b"], pd.DataFrame([[0, 1], [1, 0]], columns=["x", "x"]), "y has two columns 'x'"),
         (["a", "b"], 3, "Expected array-like .* got 3"),
         (["a", "b"], [1, "x"], "the label of row 1 is 'x', and others are numbers"),
+        (["a"] * 51, range(51), "are 51 different whole numbers. Say what they are: problem_type='single_label_cl"),
+        (pd.DataFrame({"review": ["a", "b"], "mark": ["x", "y"]}), ["x", "y"], "X's column 'mark' holds the labels"),
+        ([("a", "x"), ("b", "y")], ["x", "y"], "X's column 1 holds the labels"),
+        (pd.DataFrame([["a", "b", "c"]], columns=[*"abc"]), ["x"], "X has 3 columns: a, b, c. Give one of texts"),
         (
             ["a", "b"],
             pd.to_datetime(["2020-01-01", "2021-01-01"]),

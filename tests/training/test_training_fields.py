@@ -129,6 +129,12 @@ def test_a_taken_field_takes_no_value_of_another_kind(name: str):
             {"lr_scheduler_kwargs": {"num_cycles": 2}, "schedule": "one-cycle"},
             "has no effect on --schedule 'one-cycle'",
         ),
+        ({"adam_beta1": 0.5, "schedule": "one-cycle"}, "adam_beta1=0.5 has no effect on --schedule 'one-cycle', which"),
+        (
+            {"optim": "sgd", "optim_args": "momentum=0.5", "schedule": "one-cycle"},
+            "momentum=0.5 has no effect on --schedule 'one-cycle', which",
+        ),
+        ({"optim": "adagrad", "schedule": "one-cycle"}, "optimizer's momentum, and --set optim=adagrad has none. Take"),
         (
             {"warmup_steps": 5, "schedule": "constant"},
             "has no effect on --schedule 'constant'. Give constant_with_warmup",
