@@ -1,6 +1,7 @@
 """Functions of the commands `train`, `predict` and `evaluate`, with the same parameters."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Answers:
     Attributes:
         rows: the inputs, with all columns as they were read.
         inputs: what the model reads of each.
-        read: what was read of a file, in words; empty for texts.
+        read: what was read of a file, in words; of texts, that one is a file's name.
     """
 
     classifier: prediction.Classifier
@@ -142,7 +143,9 @@ def _of_texts(
     refuse_surrogates((f"Row {row}", text) for column in cells.values() for row, text in enumerate(column))
     table = as_table(pa.table(cells), "Your texts")
     inputs = [as_input(row, classifier.known.columns) for row in zip(*cells.values(), strict=True)]
-    return Answers(classifier, table.rows, inputs, "", asked, empty_in_words(table.name, inputs, table.where))
+    files = [text for text in texts if os.path.isfile(text)]
+    read = f"{files[0]!r} was taken as a text. It is a file, too, which {spell('data')} reads." if files else ""
+    return Answers(classifier, table.rows, inputs, read, asked, empty_in_words(table.name, inputs, table.where))
 
 
 def _of_a_file(

@@ -483,3 +483,11 @@ def test_empty_texts_in_memory_are_answered_and_said_as_on_the_command_line(chec
         with pytest.raises(UserError, match="Missing text in the train data: row 1 .* out with skip_missing=True"):
             hf_posenc.fit(texts, ["x", "y", "x", "y"])
     assert model.predict(["a"]).shape == (1,)
+
+
+def test_a_text_that_is_the_name_of_a_file_is_said(run, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test.csv").write_text("text\n")
+    said = "'test.csv' was taken as a text. It is a file, too, which --data reads."
+    assert said in run("predict", checkpoint, "test.csv")[2]
+    assert "was taken" not in run("predict", checkpoint, "test.csv is good")[2]
