@@ -85,16 +85,13 @@ class Windows:
             together = logsumexp(shares, axis=0) if self.answer == "mean" else shares.max(0)
         return together.astype(np.float32)
 
-    def parts(
-        self, tokenizer: PreTrainedTokenizerBase, row: Row, text: str | tuple[str, ...], number: int
-    ) -> Iterator[Part]:
+    def parts(self, tokenizer: PreTrainedTokenizerBase, row: Row, text: str | tuple[str, ...]) -> Iterator[Part]:
         """Two windows or more of the row of a text or a pair that is too long; of another the row.
 
         Args:
             tokenizer: the model's.
             row: its output for the text.
             text: one, or a pair.
-            number: of the text, from 0, for an error.
 
         Raises:
             UserError: the first text of a pair leaves no room for the second.
@@ -104,15 +101,15 @@ class Windows:
         if len(ids) <= max_length:
             yield row, True
             return
-        last_text = text if isinstance(text, str) else text[-1]
+        first_text, last_text = (text, text) if isinstance(text, str) else (text[0], text[-1])
         divided = tokenizer(last_text, add_special_tokens=False, verbose=False)["input_ids"]
         size = len(divided)
         room = max_length - (len(ids) - size)
         if room < 1:
             raise UserError(
-                f"Row {number:,}, of {len(ids):,} tokens, can't be read in windows of {max_length:,}: they divide its "
-                f"last text, of {size:,}, and what stands around it leaves no room. Shorten a first text, or leave "
-                f"{spell('windows', self.answer)} out."
+                f"{first_text[:60]!r}..., of {len(ids):,} tokens, can't be read in windows of {max_length:,}: they "
+                f"divide its last text, of {size:,}, and what stands around it leaves no room. Shorten a first text, "
+                f"or leave {spell('windows', self.answer)} out."
             )
         before = next(start for start in range(len(ids) - size, -1, -1) if ids[start : start + size] == divided)
         step = min(self.stride or max(1, room // 2), room)
@@ -156,7 +153,7 @@ def rows_of(
             yield from ((row, True) for row in rows)
         else:
             for number, (row, text) in enumerate(zip(rows, texts, strict=True), done):
-                for count, part in enumerate(windows.parts(tokenizer, row, text, number), 1):
+                for count, part in enumerate(windows.parts(tokenizer, row, text), 1):
                     if count > 1:
                         long[number] = count
                     yield part

@@ -83,7 +83,7 @@ def test_windows_are_those_of_a_prediction(tokenizer, name):
     way, text = passkey.WAYS[name], f"{passkey.FILLER} " * 40
     row = tokenizer(text)
     tokenizer.model_max_length = way.size
-    theirs = Windows("mean", way.stride if way.size == 256 else None).parts(tokenizer, row, text, 0)
+    theirs = Windows("mean", way.stride if way.size == 256 else None).parts(tokenizer, row, text)
     wanted = [list(window["input_ids"]) for window, _ in theirs]
     assert passkey.windows(tokenizer, row["input_ids"], way.size, way.stride) == wanted
     assert passkey.windows(tokenizer, row["input_ids"][:-300], 4096, 255) == [
