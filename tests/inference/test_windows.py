@@ -178,7 +178,9 @@ def test_what_windows_cannot_be_is_refused_with_what_they_can(tmp_path, values, 
 
 def test_a_first_text_that_fills_the_window_is_refused(tmp_path):
     model, tokenizer = model_of(SINGLE), of_words(tmp_path)
-    refused = r"'.*'\.\.\., of 34 tokens, can't be read in windows of 16: they divide its last text, of 1, .*Shorten a first"
+    refused = (
+        r"'.*'\.\.\., of 34 tokens, can't be read in windows of 16: they divide its last text, of 1, .*Shorten a first"
+    )
     with pytest.raises(UserError, match=refused):
         list(logits_of(model, tokenizer, [(words(30), "who")], windows=Windows("mean")))
 
