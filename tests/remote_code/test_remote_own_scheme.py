@@ -206,6 +206,52 @@ def test_lines_are_those_that_python_counts(tmp_path, text):
     assert written == expected
 
 
+ADDED = """
+class Mine(Added):
+    def encodings(self, positions):
+        return positions.unsqueeze(-1).expand(*positions.shape, 128).float()
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "expected"),
+    [
+        (
+            "from hf_posenc import AddedPosition, PositionScheme, RotatedPosition, Tokens\nAdded = AddedPosition\n",
+            [
+                "from .scheme_added import AddedPosition",
+                "from .scheme_base import PositionScheme, Tokens",
+                "from .scheme_rotated import RotatedPosition",
+            ],
+        ),
+        (
+            "if True:\n    from hf_posenc import (\n        AddedPosition as Added,  # é\n"
+            "        RotatedPosition as Rotated,\n        PositionScheme,\n    ); x = 1\n",
+            [
+                "    from .scheme_added import AddedPosition as Added",
+                "    from .scheme_rotated import RotatedPosition as Rotated",
+                "    from .scheme_base import PositionScheme; x = 1",
+            ],
+        ),
+        (
+            "from hf_posenc import PositionScheme; from hf_posenc import Tokens\n"
+            "from hf_posenc import AddedPosition as Added\n",
+            ["from .scheme_base import PositionScheme; from .scheme_base import Tokens"],
+        ),
+    ],
+)
+def test_one_import_of_what_several_files_have_travels_as_a_line_for_each(imports, expected, tmp_path):
+    places = torch.tensor([[1, 2, 3]])
+    with registered_file(own_module(tmp_path, imports + ADDED)) as config:
+        model = PosEncModel(config).eval()
+        model.save_pretrained(tmp_path / "out")
+    lines = (tmp_path / "out" / "my_scheme.py").read_text().split("\n")
+    first = lines.index(expected[0])
+    assert lines[first : first + len(expected)] == expected
+    loaded = PosEncModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    torch.testing.assert_close(loaded(places).last_hidden_state, model(places).last_hidden_state)
+
+
 def test_a_file_edited_while_its_model_trains_travels_as_it_was(tmp_path):
     path = own_module(tmp_path, GOOD)
     with registered_file(path) as config:

@@ -172,28 +172,25 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
 def _rewritten(path: Path) -> tuple[str, list[str]]:
     """A module's text with its imports of hf_posenc made relative, and the modules beside it that it imports."""
     text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
-    lines = text.split("\n")  # as Python counts them: a form feed doesn't end a line
+    ours: list[tuple[ast.ImportFrom, dict[str, list[ast.alias]]]] = []
     relative: dict[str, ast.stmt] = {}
     for node in ast.walk(ast.parse(text, str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 _refuse_module(path, node, alias.name)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            if (module := _travelling(node)) is None:
+            if not (homes := _homes(node)):
                 _refuse_module(path, node, node.module or "")
                 continue
-            relative.setdefault(module, node)
-            line = lines[node.lineno - 1].encode()  # columns count bytes
-            before = line[: node.col_offset].decode()
-            statement = line[node.col_offset :].decode()
-            lines[node.lineno - 1] = before + re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{module}", statement)
+            relative = {**dict.fromkeys(homes, node), **relative}
+            ours.append((node, homes))
         elif isinstance(node, ast.ImportFrom):
             if node.level > 1 or not node.module or "." in node.module:
                 raise _cannot_travel(
                     path, node, "Import from modules in the same folder, as 'from .helper import name'."
                 )
             relative.setdefault(node.module, node)
-    written = "\n".join(lines)
+    written = _with_relative(text, ours)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
     if phantom := seen_by_loader - {*relative, *_TOOLS, *_BASES.values()}:
         raise ValueError(
@@ -206,16 +203,33 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
     return written, list(relative)
 
 
-def _travelling(node: ast.ImportFrom) -> str | None:
-    """The checkpoint's file that has what a statement imports from hf_posenc, if any."""
+def _homes(node: ast.ImportFrom) -> dict[str, list[ast.alias]]:
+    """What a statement imports from hf_posenc, by the checkpoint's file that has it; nothing if it can't travel."""
     names = {alias.name for alias in node.names}
     if node.module == "hf_posenc" and names <= _BASES.keys():
-        homes = {_BASES[name] for name in names}
-        homes = homes if len(homes) == 1 else homes - {"scheme_base"}  # the others have its names too
-        return homes.pop() if len(homes) == 1 else None
+        homes = dict.fromkeys(_BASES[alias.name] for alias in node.names)
+        return {home: [alias for alias in node.names if _BASES[alias.name] == home] for home in homes}
     package, _, module = (node.module or "").rpartition(".")
-    public = not any(name.startswith("_") for name in names)
-    return module if package == "hf_posenc.model" and module in _TOOLS and public else None
+    is_public = not any(name.startswith("_") for name in names)
+    return {module: node.names} if package == "hf_posenc.model" and module in _TOOLS and is_public else {}
+
+
+def _with_relative(text: str, imports: list[tuple[ast.ImportFrom, dict[str, list[ast.alias]]]]) -> str:
+    """A module's text whose imports of hf_posenc are of the checkpoint's files, on a line for each of these."""
+    lines = text.split("\n")  # as Python counts them: a form feed doesn't end a line
+    # From the last to the first: what stands before a statement keeps its place.
+    for node, homes in sorted(imports, key=lambda item: (item[0].lineno, item[0].col_offset), reverse=True):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        before = lines[first].encode()[: node.col_offset].decode()  # columns count bytes
+        after = lines[last].encode()[node.end_col_offset :].decode()
+        if len(homes) == 1:
+            statement = ast.get_source_segment(text, node) or ""
+            relative = re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{next(iter(homes))}", statement)
+        else:
+            between = "; " if before.strip() else f"\n{before}"
+            relative = between.join(ast.unparse(ast.ImportFrom(home, names, 1)) for home, names in homes.items())
+        lines[first : last + 1] = [before + relative + after]
+    return "\n".join(lines)
 
 
 def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
@@ -226,9 +240,9 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             path,
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
-            "AddedPosition, RotatedPosition and DistanceBias (these on lines of their own) from hf_posenc, the public "
-            "names of hf_posenc.model.scheme_math, scheme_network and scheme_vectors, and nothing else of it; "
-            "register_scheme belongs into the script that uses it.",
+            "AddedPosition, RotatedPosition and DistanceBias from hf_posenc, the public names of "
+            "hf_posenc.model.scheme_math, scheme_network and scheme_vectors, and nothing else of it; register_scheme "
+            "belongs into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):
         raise _cannot_travel(
