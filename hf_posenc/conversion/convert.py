@@ -15,13 +15,15 @@ from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modul
 from ..checkpoints.tokenizers import check_ids
 from ..data.columns import OURS, notes_of
 from ..data.texts import own_texts, read_training_texts
-from ..errors import UserError, checks_types, spell
+from ..errors import UserError, checks_types, spell, user_errors
 from ..files import expanded, last_name, write_json, write_text
 from ..inference.logits import Row
+from ..model.configuration_posenc import PosEncConfig
 from ..options import SEED, Options, check_range
 from ..quiet import alone, without_bars
 from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
+from ..schemes.support import code_files
 from .card import converted_card
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
@@ -116,7 +118,7 @@ def convert(
         check_apart(output, source)
     with contextlib.nullcontext() if output is None else output_folder(output, overwrite=overwrite) as folder:
         loaded = load_source(source, task=head, revision=revision, allow_pickle=allow_pickle)
-        final, _ = target_config(loaded.model, target)  # what can't be is refused before a healing
+        final = _final_config(loaded, target, is_saved=output is not None)
         if healing is not None:
             _check_healing(loaded, target, healing)
         modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
@@ -221,6 +223,15 @@ class _Steps:
             return None
         special = set() if self.loaded.tokenizer is None else special_tokens(self.loaded.tokenizer)
         return measure_agreement(model, self.loaded.model, self.texts.rows, self.texts.name, special)
+
+
+def _final_config(loaded: Loaded, target: Target, *, is_saved: bool) -> PosEncConfig:
+    """The configuration of the result; refuses before a healing what can't be, or couldn't be saved."""
+    config, _ = target_config(loaded.model, target)
+    if is_saved:
+        with user_errors():
+            code_files(config)
+    return config
 
 
 def _trained_length(loaded: Loaded) -> int:

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback
 
-from hf_posenc import Healing, convert
+from hf_posenc import Healing, UserError, convert, register_scheme
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion import measure
-from tests.support.common import others_slow
+from tests.support.common import others_slow, schemes_restored
 from tests.support.conversion import converted, sentences, tiny_source, tiny_tokenizer
 
 
@@ -249,6 +249,38 @@ def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     with pytest.raises(ValueError, match=match):
         heal(source, tmp_path / "out", **{"texts": 50, "scheme": "rope", "measure": False, **options})
     assert not list(tmp_path.iterdir())
+
+
+SHIFT = """
+from hf_posenc import PositionScheme
+
+class Shift(PositionScheme):
+    def embed(self, x, tokens):
+        return x + tokens.positions.unsqueeze(-1) / 100
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "match"),
+    [
+        ("from hf_posenc import load\n", "shift.py, line 1: 'from hf_posenc import load' can't travel"),
+        (None, "__main__"),
+    ],
+)
+def test_a_scheme_that_could_not_be_saved_is_refused_before_a_step_of_healing(first, match, source, tmp_path):
+    out = tmp_path / "out"
+    with schemes_restored("shift"):
+        if first is None:
+            exec(SHIFT, classes := {"__name__": "__main__"})
+            register_scheme(classes["Shift"], "shift")
+        else:
+            (tmp_path / "shift.py").write_text(first + SHIFT)
+            register_scheme(tmp_path / "shift.py", "shift")
+        with pytest.raises(UserError, match=match):
+            heal(source, out, "shift", texts=["", "only empty texts, which nobody has read yet"], max_steps=1)
+        healed, _ = heal(source, None, "shift", texts=40, max_steps=1)  # what nobody saves needn't travel
+    assert healed.config.position_embedding_type == "shift"
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_files_are_read_as_the_healing_says_and_texts_as_they_are(source, tmp_path):

@@ -204,7 +204,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
 
 
 def _homes(node: ast.ImportFrom) -> dict[str, list[ast.alias]]:
-    """What a statement imports from hf_posenc, by the checkpoint's file that has it; nothing if it can't travel."""
+    """Names that a statement imports from hf_posenc, by the checkpoint's file of each; none if one can't travel."""
     names = {alias.name for alias in node.names}
     if node.module == "hf_posenc" and names <= _BASES.keys():
         homes = dict.fromkeys(_BASES[alias.name] for alias in node.names)
