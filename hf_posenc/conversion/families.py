@@ -197,6 +197,7 @@ class Family:
             of its own, where `fields` names it.
         lm_act: activation of the masked-LM head. None: the encoder's.
         fixed: fields of its configuration that must have a value, for we have no others.
+        fixed_pooler: the same where a head has the pooler.
         in_training: a dropout of ours, and the one that acts in its place, if any.
         token_types: whether it has them. If not, type 0 is merged into the words.
         least_types: how many it has where ours has none: rows of zeros, one for each that tokenizers of pairs give.
@@ -227,6 +228,7 @@ class Family:
     dense: str | None = "tanh"
     lm_act: str | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed_pooler: Mapping[str, Any] = field(default_factory=dict)
     in_training: Mapping[str, str | None] = field(default_factory=dict)
     token_types: bool = True
     least_types: int = 2
@@ -294,10 +296,11 @@ class Family:
 
     def fixed_fields(self, task: str, hidden_act: str) -> dict[str, Any]:
         """The fields of its configuration that must have a value, for a task's model and activation."""
+        fields = {**self.fixed, **(self.fixed_pooler if task in POOLED else {})}
         if self.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
-            return {**self.fixed}
+            return fields
         summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": self.dense or hidden_act}
-        return {**self.fixed, **summary}
+        return {**fields, **summary}
 
     def rows_before(self, config: Any) -> int:
         """Number of rows in its table of positions before that of position 0; `config` is ours or theirs."""
@@ -531,7 +534,8 @@ _ALL = (
             foreign=("lm_predictions.", "mask_predictions.", "cls.seq_relationship."),
             schemes={"deberta": needs, "learned+deberta": {**needs, "learned.dropout": (0.0,)}},
             dense="gelu",
-            fixed={"relative_attention": True, "pooler_hidden_act": "gelu"},
+            fixed={"relative_attention": True},
+            fixed_pooler={"pooler_hidden_act": "gelu"},
             in_training={"deberta.dropout": "hidden_dropout_prob"},
             least_types=0,
             counts_tokens=False,

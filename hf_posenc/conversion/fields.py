@@ -128,10 +128,14 @@ def _check_head(family: Family, config: Any, task: str, act: str, source: str) -
             f"{source!r} has classifier_pooling='late', a mean of the tokens' scores; PosEnc's classifiers score a "
             f"mean. Convert the encoder alone: {spell('head', 'feature-extraction')}."
         )
+    of_encoder = family.fixed_fields("feature-extraction", act)
     for name, wanted in family.fixed_fields(task, act).items():
         value = getattr(config, name, None)
         if value != wanted:
-            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {wanted!r} alone.")
+            way_out = (
+                "" if name in of_encoder else f" Convert the encoder alone: {spell('head', 'feature-extraction')}."
+            )
+            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {wanted!r} alone.{way_out}")
 
 
 _TRANSLATED = (

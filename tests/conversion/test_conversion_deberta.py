@@ -95,6 +95,16 @@ def test_a_deberta_of_any_shape_is_exact_in_any_batch_with_its_gradients_and_goe
     assert {name for name in same if getattr(back.config, name) != getattr(theirs.config, name)} == set()
 
 
+@pytest.mark.parametrize("family", DISENTANGLED)
+@pytest.mark.parametrize("task", ["question-answering", "text-classification"])
+def test_a_pooler_that_only_classifiers_have_is_no_obstacle_to_other_heads(family, task, tmp_path):
+    tiny_source(tmp_path, family, task, pooler_hidden_act="tanh")
+    head = "feature-extraction" if task == "text-classification" else None
+    report = convert(tmp_path, head=head).report
+    assert report.exact.hidden_max < 1e-5
+    assert (report.exact.logits_max is None) == (head is not None)
+
+
 def published_names(state):
     """A file as Microsoft's own code wrote it."""
     names = {"cls.predictions.bias": "lm_predictions.lm_head.bias"}

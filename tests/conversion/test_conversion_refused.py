@@ -64,7 +64,11 @@ FIELDS = [
     ("deberta", {"share_att_key": True}, r"deberta.share_att_key=True \(deberta has False\)"),
     ("deberta-v2", {"norm_rel_ebd": "layer_norm|scale"}, r"has norm_rel_ebd='layer_norm\|scale'"),
     ("deberta-v2", {"pooler_hidden_size": 16}, "has pooler_hidden_size=16"),
-    ("deberta", {"pooler_hidden_act": "tanh"}, "has pooler_hidden_act='tanh'"),
+    (
+        "deberta for text-classification",
+        {"pooler_hidden_act": "tanh"},
+        "has pooler_hidden_act='tanh'.*encoder alone: head='feature-extraction'",
+    ),
     ("deberta-v2", {"attention_head_size": 16}, "has attention_head_size=16, and PosEnc's heads are"),
     ("deberta-v2", {"position_buckets": 256}, "position_buckets=256 is out of range.* from 2 to 76"),
     # ESM and EuroBERT
