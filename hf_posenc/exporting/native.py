@@ -23,6 +23,8 @@ from ..tasks import CLASSES
 _TOKENS = tuple(f"{name}_token_id" for name in ("bos", "eos", "cls", "sep", "mask"))
 _KEY_BIAS = re.compile(r"\b(key|keys\.\d+)\.bias$")
 _OF_PAIRS = ("question-answering", "multiple-choice")
+_NO_UNITS = (0.0, 1.0)
+"""Mean and scale of logits that are taken as they are."""
 
 
 def write(
@@ -87,7 +89,7 @@ def to_native(
         torch.default_generator.manual_seed(0)
         model = family.model_class(task)(theirs, **family.without_pooler(task)).eval()
     _fill(model, checkpoint, family, task)
-    return model, [*_notes(family, config, task), *_cast(model, family, config, dtype or checkpoint.dtype)]
+    return model, [*_notes(family, config, task), *_cast(model, family, config, task, dtype or checkpoint.dtype)]
 
 
 def _fill(model: PreTrainedModel, checkpoint: PreTrainedModel, family: Family, task: str) -> None:
@@ -108,13 +110,12 @@ def _fill(model: PreTrainedModel, checkpoint: PreTrainedModel, family: Family, t
     model.load_state_dict(written, strict=False)
 
 
-def _cast(model: Any, family: Family, config: Any, dtype: torch.dtype) -> list[str]:
+def _cast(model: Any, family: Family, config: Any, task: str, dtype: torch.dtype) -> list[str]:
     """Casts the weights to the checkpoint's type, or returns a note why not."""
     if dtype == torch.float32:
         return []
     # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
-    has_units = (config.label_mean, config.label_scale) != (0.0, 1.0)
-    if has_units or family.particulars.float32 or _merges_types(family, config):
+    if _units(config, task) != _NO_UNITS or family.particulars.float32 or _merges_types(family, config):
         return [f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew."]
     rotary = getattr(model.base_model, "rotary_embeddings", None)  # of a class whose file holds its frequencies
     frequencies = None if rotary is None else rotary.inv_freq
@@ -222,7 +223,7 @@ def _weights(
     """Their name -> weight, in float32."""
     config: Any = checkpoint.config
     inside, outside = ("", "") if task == "feature-extraction" else ("model.", family.prefix)
-    state = _computed_state(checkpoint, family, inside)
+    state = _computed_state(checkpoint, family, inside, task)
     names = {inside + ours: outside + name for ours, name in family.encoder_names(config).items()}
     # Some classes have the pooler in the encoder, others beside it.
     heads = family.head_names(task).items()
@@ -246,14 +247,21 @@ def _weights(
     return written
 
 
-def _computed_state(checkpoint: PreTrainedModel, family: Family, inside: str) -> dict[str, Tensor]:
+def _units(config: Any, task: str) -> tuple[float, float]:
+    """Mean and scale of the numbers that the logits are."""
+    is_regression = task == "text-classification" and config.problem_type == "regression"
+    return (config.label_mean, config.label_scale) if is_regression else _NO_UNITS
+
+
+def _computed_state(checkpoint: PreTrainedModel, family: Family, inside: str, task: str) -> dict[str, Tensor]:
     """The checkpoint's weights in float32, with what a class has no place for in others: units, type 0."""
     config: Any = checkpoint.config
     state = {name: value.float() for name, value in checkpoint.state_dict().items()}
     last = "classifier.out_proj."
-    if config.problem_type == "regression" and f"{last}weight" in state:  # their logits have no other units
-        state[f"{last}weight"] = state[f"{last}weight"] * config.label_scale
-        state[f"{last}bias"] = state[f"{last}bias"] * config.label_scale + config.label_mean
+    mean, scale = _units(config, task)
+    if (mean, scale) != _NO_UNITS:  # their logits have no others
+        state[f"{last}weight"] = state[f"{last}weight"] * scale
+        state[f"{last}bias"] = state[f"{last}bias"] * scale + mean
     if _merges_types(family, config):
         words = f"{inside}embeddings.word_embeddings.weight"
         state[words] = state[words] + state[f"{inside}embeddings.token_type_embeddings.weight"][0]

@@ -213,16 +213,26 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
     assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert", "gte", "esm") else 64)
 
 
+UNITS = {"problem_type": "regression", "label_mean": 2005.0, "label_scale": 10.0}
+
+
 @pytest.mark.parametrize("name", sorted({*CLASSIFIERS} - {"roberta", "xlm-roberta", "camembert", "electra"}))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
     scheme = next(iter(FAMILIES[name].schemes))
-    units = {"problem_type": "regression", "label_mean": 2005.0, "label_scale": 10.0, "id2label": {0: "year"}}
-    model = saved(tmp_path / "in", name, scheme, "text-classification", dtype=dtype, **units, layer_norm_eps=1e-12)
+    fields = {**UNITS, "id2label": {0: "year"}, "layer_norm_eps": 1e-12}
+    model = saved(tmp_path / "in", name, scheme, "text-classification", dtype=dtype, **fields)
     _, theirs = exported(tmp_path / "in", "text-classification", name)
     assert theirs.config.problem_type == "regression"
     ids = torch.arange(5, 25).view(2, 10)
     torch.testing.assert_close(theirs(ids).logits, model(ids).logits, atol=1e-3, rtol=0)
+
+
+def test_scores_of_choices_have_no_units(tmp_path):
+    model = saved(tmp_path / "in", "bert", "learned", "multiple-choice", dtype=torch.bfloat16, **UNITS)
+    report, theirs = exported(tmp_path / "in", "multiple-choice")
+    assert_same(model, theirs, "multiple-choice", 0)
+    assert not any("float32" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("name", ["jina_embeddings_v3", "mpnet"])
