@@ -84,7 +84,7 @@ def convert(
             (stretched); or how RoPE does: `linear`, `dynamic`, `yarn`.
         head: what the result has, by transformers' name of its task: `feature-extraction` (none), `fill-mask`,
             `text-classification`, `token-classification`, `question-answering`, `multiple-choice`. None: the source's.
-            A head that the source lacks is new.
+            A head that the source lacks is new: with as many labels, but without their names.
         healing: text to heal a swapped model with, and how. None: it isn't healed. While it heals, checkpoints lie in
             `OUTPUT.healing`, from which the same call goes on after Ctrl-C.
         eval_texts: texts to measure on: a file or table, which is read as that of `healing`, or texts. None: those that

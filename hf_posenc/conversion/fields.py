@@ -7,6 +7,8 @@ from transformers import CONFIG_MAPPING
 from ..checkpoints.files import read_json
 from ..checkpoints.old_fields import OLD_FIELDS, check_old_fields
 from ..checkpoints.opening import Checkpoint
+from ..checkpoints.sentence_modules import ACTIVATION
+from ..data.columns import OURS
 from ..errors import UserError, spell
 from ..tasks import task_of as class_task
 from .families import SAME_FIELDS, Family, a_model
@@ -21,6 +23,10 @@ _CANT = (
 """Fields that must not be set: our body lacks these features."""
 _BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
+_OF_LABELS = ("text-classification", "token-classification")
+"""The tasks whose heads have a row for each label."""
+_USUAL_LABELS = 2
+"""Labels in transformers' configurations that name none."""
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -50,12 +56,38 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     fields = _body(family, config, task)
     _set_positions(fields, family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, fields["hidden_act"], source)
-    if task in ("text-classification", "token-classification"):
+    if task in _OF_LABELS:
         # label2id follows from it: in many checkpoints it belongs to another model.
         fields["id2label"] = {int(row): name for row, name in config.id2label.items()}
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields
+
+
+def forget_head(config: Any, task: str) -> list[str]:
+    """Sets the fields of a head as a new one has them, where the source's is of another task; a sentence on these.
+
+    A new head has as many labels as the source, as in transformers, and none of their names.
+
+    Args:
+        config: a PosEncConfig.
+        task: of the model.
+    """
+    before = config.to_dict()
+    params = getattr(config, "task_specific_params", None) or {}
+    labels = config.num_labels if task in _OF_LABELS else _USUAL_LABELS
+    config.id2label = None
+    config.num_labels = labels  # with the usual names
+    config.problem_type = None
+    config.label_mean = 0.0
+    config.label_scale = 1.0
+    if OURS in params:
+        config.task_specific_params = {name: value for name, value in params.items() if name != OURS} or None
+    for name in ACTIVATION:
+        vars(config).pop(name, None)
+    after = config.to_dict()
+    changed = [name for name in sorted(before) if name != "label2id" and after.get(name) != before[name]]
+    return [f"Of the source's head, which isn't kept, these fields are left out: {', '.join(changed)}."] * bool(changed)
 
 
 def _check_heads(config: Any, source: str) -> None:
@@ -182,6 +214,9 @@ def not_carried(family: Family, config: Any, tokenizer: Any, source: Checkpoint)
     for file, names in known.items():
         path = source.folder / file
         values = read_json(path, source.name, dict) if path.is_file() else {}
+        if params := values.get("task_specific_params"):  # of which each has a name of its own
+            has = ours.get("task_specific_params") or {}
+            values["task_specific_params"] = {name: value for name, value in params.items() if name not in has}
         lost = [f"{name}={value!r}" for name, value in sorted(values.items()) if value and name not in names]
         notes += [f"Of its {file} this isn't carried over: {', '.join(lost)}."] if lost else []
     return notes

@@ -17,6 +17,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class
 from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
+from ..data.columns import note, notes_of
 from ..errors import UserError, one_line, spell, user_errors
 from ..model import modeling_posenc
 from ..model.configuration_posenc import PosEncConfig
@@ -24,7 +25,7 @@ from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
-from .fields import our_fields
+from .fields import forget_head, our_fields
 from .originals import is_jina_bert, todays_config
 from .particulars import POSITIONS
 from .report import Accounting
@@ -158,7 +159,9 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     head = {name: name for name in read.state if name not in encoder}
     heads = ("classifier.", "lm_head.", "qa_outputs.") if source_task != task else ()
     reasons = {name: f"the head of {source_task}; this is {task}" for name in read.surplus if name.startswith(heads)}
-    return _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
+    notes = [] if source_task == task else forget_head(config, task)
+    loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
+    return replace(loaded, notes=notes + loaded.notes)
 
 
 # ---- another family -------------------------------------------------------------------------------------------------
@@ -198,6 +201,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     shared = set(head.values()) & set(family.head_names(str(source_task)).values())
     if task == "fill-mask" != source_task and shared:  # ModernBERT's classifier has such names, too
         source_task = None
+    of_head = _settle_head(config, theirs, task, is_kept=source_task == task)
     positions = _positions_of(source, family, theirs, config, read)
     state = read.state | positions.tensors
     zeros = {} if family.biases else _zeros(state, needed)
@@ -212,8 +216,17 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         loaded,
         original=None if _is_relative(config) else read.model,
         keys=replace(loaded.keys, used=sorted(used)),
-        notes=loaded.notes + positions.notes,
+        notes=loaded.notes + positions.notes + of_head,
     )
+
+
+def _settle_head(config: PosEncConfig, theirs: Any, task: str, *, is_kept: bool) -> list[str]:
+    """Takes over what belongs to a head that is kept, or leaves out what was another's, with a sentence on it."""
+    if not is_kept:
+        return forget_head(config, task)
+    if task == "text-classification" and (noted := notes_of(theirs)):  # by a training of ours, whose export this is
+        note(config, **noted)
+    return []
 
 
 def _read_apart(source: Checkpoint, family: Family, theirs: Any, task: str) -> InItsClass:

@@ -15,6 +15,7 @@ from transformers import AlbertConfig
 
 from hf_posenc import UserError, convert
 from hf_posenc.checkpoints.keeper import is_model_file
+from hf_posenc.data.columns import notes_of
 from tests.support.conversion import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 from tests.support.training import snapshot
 
@@ -247,6 +248,41 @@ def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(fam
     assert _last(model).weight.abs().max() < 0.2  # a random start, not the source's, which was perturbed
     assert report.exact.hidden_max < 1e-5
     assert report.exact.logits_max is None
+
+
+REGRESSOR = {"problem_type": "regression", "label_mean": 7.0, "label_scale": 2.0}
+NOTED = {"text_columns": ["title", "body"], "text_separator": " ", "label_column": "label", "temperature": 2.0}
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        ("token-classification", ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ("multiple-choice", ["LABEL_0", "LABEL_1"]),
+        ("feature-extraction", ["LABEL_0", "LABEL_1"]),
+        ("text-classification", ["no", "maybe", "yes"]),
+    ],
+)
+def test_what_belongs_to_a_head_goes_with_it_and_stays_with_it(is_ours, task, labels, tmp_path):
+    tiny_source(tmp_path / "source", "bert", "text-classification", problem_type="regression")
+    folder = tmp_path / "source"
+    if is_ours:
+        convert(folder, tmp_path / "ours", measure=False)
+        folder = tmp_path / "ours"
+    params = json.loads((folder / "config.json").read_text()).get("task_specific_params") or {}
+    edit(folder, task_specific_params={**params, "hf_posenc": NOTED}, **(REGRESSOR if is_ours else {}))
+    model, report = converted(folder, tmp_path / "out", head=task, measure=False)
+    config = type(model.config).from_pretrained(tmp_path / "out")
+    is_kept = task == "text-classification"
+    assert list(config.id2label.values()) == labels == list(config.label2id)
+    assert config.problem_type == ("regression" if is_kept else None)
+    assert (config.label_mean, config.label_scale) == ((7.0, 2.0) if is_ours and is_kept else (0.0, 1.0))
+    assert notes_of(config) == (NOTED if is_kept else {})
+    said = [note for note in report.notes if note.startswith("Of the source's head, which isn't kept")]
+    assert len(said) == (is_ours or task == "token-classification") * (not is_kept)
+    assert all("id2label" in note and "problem_type" in note for note in said)
+    assert any("task_specific_params" in note for note in report.notes) == (not is_kept)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])

@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.conversion.families import FAMILIES
+from hf_posenc.data.columns import notes_of
 from hf_posenc.tasks import TASKS
 from tests.support.common import home_of, others_slow, perturb, tiny_config
 from tests.support.conversion import assert_same, sentences, tiny_source, tiny_tokenizer
@@ -323,7 +324,10 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it_with_its_c
     remembered, written = (config["task_specific_params"]["hf_posenc"] for config in configs)
     assert "title" in str(remembered)
     assert written == remembered
-    for folder in ("run", "converted", "out"):  # each was trained on them
+    back = hf_posenc.convert(tmp_path / "out", tmp_path / "back")
+    assert notes_of(back.model.config) == remembered
+    assert not [note for note in back.report.notes if "carried over" in note]
+    for folder in ("run", "converted", "out", "back"):  # each was trained on them
         with pytest.warns(UserWarning, match="16 of 16 test texts also in the training data"):
             hf_posenc.evaluate(tmp_path / folder, tmp_path / "mine.csv", device="cpu")
 
