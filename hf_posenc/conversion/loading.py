@@ -22,6 +22,8 @@ from ..errors import UserError, one_line, spell, user_errors
 from ..model import modeling_posenc
 from ..model.configuration_posenc import PosEncConfig
 from ..model.scheme_factory import make_scheme
+from ..model.scheme_table import SCHEMES
+from ..schemes.support.loaded_code import declared_schemes
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
@@ -146,6 +148,7 @@ class _Weights:
 
 def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
+    _check_registered(source)
     config = _read_as(PosEncConfig, source, "PosEnc")
     architecture = str((source.raw.get("architectures") or ["PosEncModel"])[0])
     if architecture not in CLASSES:
@@ -162,6 +165,19 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     notes = [] if source_task == task else forget_head(config, task)
     loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
     return replace(loaded, notes=notes + loaded.notes)
+
+
+def _check_registered(source: Checkpoint) -> None:
+    """Refuses a scheme whose code comes with the checkpoint alone: nothing of that is run."""
+    scheme = str(source.raw.get("position_embedding_type"))
+    bundled = declared_schemes(str(source.folder), {})
+    if lacking := [name for name in scheme.split("+") if name not in SCHEMES and name in bundled]:
+        file = f"{bundled[lacking[0]].partition('.')[0]}.py"
+        raise UserError(
+            f"{source.name!r} has the scheme {lacking[0]!r} of its author's own, whose code a conversion doesn't take "
+            f"from there. Give its author's file: {spell('scheme_file', file)}, with {spell('scheme', scheme)} if its "
+            "class has no name."
+        )
 
 
 # ---- another family -------------------------------------------------------------------------------------------------

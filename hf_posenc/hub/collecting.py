@@ -18,8 +18,9 @@ from ..files import sha256
 from ..isolated_load import first_output
 from ..model.configuration_posenc import PosEncConfig
 from ..quiet import without_bars
+from ..schemes.names import scheme_names
 from ..schemes.support import code_files
-from ..schemes.support.loaded_code import schemes_of
+from ..schemes.support.loaded_code import is_deferred, schemes_of
 from ..schemes.support.saved_code import is_built_in
 from ..tasks import CLASSES, auto_class
 
@@ -67,13 +68,12 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     _ = opened.stored  # refuses what isn't to be read
     raw = opened.raw
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
+    if any(is_deferred(config, name) for name in scheme_names(config.position_embedding_type)):
+        raise _untrusted(source)
     code, is_ours = _code(source, raw["auto_map"], config)
     own_code = not is_ours or not all(map(is_built_in, schemes_of(config).values()))
     if own_code and not trusted:
-        raise UserError(
-            f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
-            f"version's. If you trust it, publish with {spell('trust_remote_code', True)}."
-        )
+        raise _untrusted(source)
     weights = sorted(weight_files(source))
     names = [*weights, *code, *_modules(source)]
     names += [INDEX] if weights != [WEIGHTS] else []
@@ -99,6 +99,14 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
     return Upload(folder, source, model, auto, input_ids, output, sent, left_out, own_code, token_ids)
+
+
+def _untrusted(source: Path) -> UserError:
+    """The error of code that would have to be run, and wasn't allowed to."""
+    return UserError(
+        f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another version's. "
+        f"If you trust it, publish with {spell('trust_remote_code', True)}."
+    )
 
 
 def _modules(source: Path) -> list[str]:

@@ -113,6 +113,21 @@ def test_no_other_file_of_the_folder_is_sent(hub, checkpoint, unverified):
     assert set(done.left_out) == {"notes.txt", *(name.partition("/")[0] for name in KEPT_HERE)}
 
 
+def test_a_scheme_of_its_authors_own_is_published_by_those_who_trust_it(hub, tmp_path, run):
+    with schemes_restored():
+        register_scheme(EXAMPLE, "learned+recency")
+        tiny_model("learned+recency", "PosEncForMaskedLM").save_pretrained(tmp_path / "own")
+    words = ("publish", tmp_path / "own", "--repo-id", "me/own", "--dry-run")
+    code, _, err = run(*words, columns=300)
+    assert code == 2
+    assert (
+        "a scheme of its author's own, or another version's. If you trust it, publish with --trust-remote-code" in err
+    )
+    code, out, err = run(*words, "--trust-remote-code", columns=300)
+    assert code == 0, err
+    assert "recency.py" in out
+
+
 @pytest.mark.slow  # two processes; the function's own tests are quick
 def test_the_command_publishes_a_users_own_scheme(hub, tmp_path, monkeypatch, run):
     folder = tmp_path / "own"

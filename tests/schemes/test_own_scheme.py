@@ -21,6 +21,7 @@ from hf_posenc import (
     RotatedPosition,
     Tokens,
     UserError,
+    convert,
     load,
     register_scheme,
 )
@@ -233,6 +234,21 @@ def test_a_scheme_that_changes_positions_in_place_leaves_the_callers_alone(monke
     positions = torch.arange(5)[None]
     made(monkeypatch, Doubles)(torch.ones(1, 5, dtype=torch.int64), position_ids=positions)
     assert positions.tolist() == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("given", [{"scheme": "rope+mine"}, {}], ids=["without a name", "with a name"])
+def test_a_checkpoint_of_a_users_own_scheme_is_converted_by_the_file(given, tmp_path):
+    path = written(tmp_path, MINE if given else MINE + "    name = 'mine'\n")
+    register_scheme(path, "mine")
+    config = PosEncConfig.from_size("tiny", vocab_size=9, position_embedding_type="rope+mine")
+    PosEncModel(config).save_pretrained(tmp_path / "saved")
+    del SCHEMES["mine"]  # as in a process that has never seen the file
+    message = "'mine' of its author's own.* scheme_file='mine.py', with scheme='rope\\+mine' if its class has no name"
+    with pytest.raises(UserError, match=message):
+        convert(tmp_path / "saved", measure=False)
+    done = convert(tmp_path / "saved", tmp_path / "out", scheme_file=path, **given, measure=False)
+    assert done.model.config.position_embedding_type == "rope+mine"
+    assert (tmp_path / "out" / "mine.py").is_file()
 
 
 def test_a_scheme_file_imports_from_files_beside_it(tmp_path):
