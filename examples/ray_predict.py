@@ -8,7 +8,8 @@ python examples/ray_predict.py --checkpoint /shared/mine-openvino --input /share
 
 Each actor loads the model once. The output is a folder of parquet files with all columns and those that `hf-posenc
 predict` writes, and rows in any order. An actor that dies is replaced and its rows are answered again: each comes out
-once. The files appear when all rows are in them, or not at all.
+once. The files appear when all rows are in them, or not at all. Of each row the columns `truncated` and `empty` say
+whether its text was cut and whether one was empty; at the end a line each says how many.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}  # read by the import that follows
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import ray
 
@@ -29,6 +31,7 @@ from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import Asked, answers_to, flat_answer, load_classifier, with_answers
+from hf_posenc.inference.windows import remarks_on_long
 
 READERS = {".parquet": ray.data.read_parquet, ".jsonl": ray.data.read_json}
 
@@ -42,9 +45,13 @@ class Labeller:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """The rows with the columns of their answers."""
-        texts = (as_input(cells, self.columns) for cells in rows.select(self.columns.text).to_pylist())
-        given = answers_to(self.classifier, texts, self.asked)
-        return with_answers(rows, [flat_answer(answer, self.classifier.known.label_names) for answer in given])
+        texts = [as_input(cells, self.columns) for cells in rows.select(self.columns.text).to_pylist()]
+        long: dict[int, int] = {}
+        given = list(answers_to(self.classifier, texts, self.asked, long=long))
+        flat = [flat_answer(answer, self.classifier.known.label_names) for answer in given]
+        for row, parts in enumerate(texts):
+            flat[row] |= {"truncated": row in long, "empty": not all(map(str.strip, parts))}
+        return with_answers(rows, flat)
 
 
 def main() -> None:
@@ -64,9 +71,11 @@ def main() -> None:
         raise UserError(f"--input {options.input!r} can't be read. Give a folder, or a {', '.join(READERS)} file.")
     check = partial(OutputFolder.refuse_taken, way_out="empty it")
     with output_folder(output, check=check) as folder:
-        count = label(options, source, folder)
+        count, doubts = label(options, source, folder)
     seconds = f"{time.time() - started:.0f} s"
     print(f"{count:,} rows of {options.input} are in {output}: {options.actors} actors, {options.backend}, {seconds}")
+    for doubt in doubts:
+        print(f"Warning: {doubt}")
 
 
 def columns_of(trained: Columns | None, named: list[str] | None) -> Columns:
@@ -80,8 +89,8 @@ def columns_of(trained: Columns | None, named: list[str] | None) -> Columns:
     return Columns(tuple(named)) if trained is None else replace(trained, text=tuple(named))
 
 
-def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> int:
-    """Labels all rows into a folder that is locked; returns how many they are."""
+def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> tuple[int, list[str]]:
+    """Labels all rows into a folder that is locked; returns how many they are, and what to doubt."""
     classifier = load_classifier(options.checkpoint, backend=options.backend)  # what is wrong with it shows now
     options.backend = classifier.backend
     options.columns = columns_of(classifier.known.columns, options.text_columns)
@@ -102,9 +111,14 @@ def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> in
             rows.repartition(target_num_rows_per_block=block).map_batches(
                 Labeller, fn_constructor_args=[options], compute=pool, batch_size=block, batch_format="pyarrow"
             ).write_parquet(str(new))
-            return sum(pq.read_metadata(path).num_rows for path in new.glob("*.parquet"))
+            files = [pq.read_table(path, columns=["truncated", "empty"]) for path in new.glob("*.parquet")]
     finally:
         ray.shutdown()
+    cut, empty = (sum(pc.sum(file[name]).as_py() for file in files) for name in ("truncated", "empty"))
+    doubts = remarks_on_long(dict.fromkeys(range(cut), 1), classifier.tokenizer, None)[1]
+    if empty:
+        doubts.append(f"{options.input}: {empty:,} empty, and answered all the same: such an answer means nothing.")
+    return sum(file.num_rows for file in files), doubts
 
 
 if __name__ == "__main__":

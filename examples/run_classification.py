@@ -1,12 +1,11 @@
 #!/usr/bin/env python
 """Trains a text classifier with the stock Trainer, from scratch or from a checkpoint that `hf-posenc convert` wrote.
 
-    python examples/run_classification.py --train_file mine.csv --tokenizer FOLDER --learning_rate 1e-3 \
-        --output_dir runs/new
-    python examples/run_classification.py --dataset_name fancyzhx/ag_news --model minilm-rope --output_dir runs/tuned
+    python examples/run_classification.py --train_file mine.csv --tokenizer FOLDER --learning_rate 1e-3 --output_dir new
+    python examples/run_classification.py --dataset_name fancyzhx/ag_news --model minilm-rope --output_dir tuned
     accelerate launch --multi_gpu --num_processes 2 examples/run_classification.py ...
 
-All of TrainingArguments are options too (--help), such as --bf16 and --resume_from_checkpoint runs/new/checkpoint-500.
+All of TrainingArguments are options too (--help), such as --bf16 and --resume_from_checkpoint new/checkpoint-500.
 """
 
 from dataclasses import dataclass, field
@@ -39,16 +38,17 @@ def read(args):
     """The rows to train and to validate on, and the names of the labels, in order, by what the label column holds."""
     files = {split: file for split, file in (("train", args.train_file), ("validation", args.validation_file)) if file}
     source = {"csv": "csv", "parquet": "parquet"}.get(str(args.train_file).rpartition(".")[2], "json")
-    words = {"keep_default_na": False} if source == "csv" else {}  # the cells NA and None may be words
-    data = load_dataset(args.dataset_name or source, data_files=files or None, **words)
+    used = [*args.text_columns, args.label_column]
+    as_written = {"converters": dict.fromkeys(used, str), "na_filter": False} if source == "csv" else {}  # 01 stays 01
+    data = load_dataset(args.dataset_name or source, data_files=files or None, **as_written).select_columns(used)
     if "validation" not in data:
         data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
-    used = [*args.text_columns, args.label_column]
-    train, validation = data["train"].select_columns(used), data["validation"].select_columns(used)
-    if isinstance(kind := train.features[args.label_column], ClassLabel):
-        return train, validation, dict(enumerate(kind.names))
+    if isinstance(kind := data["train"].features[args.label_column], ClassLabel):
+        return data["train"], data["validation"], dict(enumerate(kind.names))
     # The training rows number the labels of both splits; `class_encode_column` would number each split on its own.
-    return train, validation, {label: str(label) for label in sorted(set(train.unique(args.label_column)) - {None, ""})}
+    labels = set(data["train"].unique(args.label_column)) - {None, ""}
+    labels = sorted(labels, key=lambda label: (str(label).removeprefix("-").isdecimal() and int(label), str(label)))
+    return data["train"], data["validation"], {label: str(label) for label in labels}
 
 
 def main():
@@ -71,7 +71,7 @@ def main():
     # Dropout on attention keeps S x S numbers a head on a CPU; on a new encoder's states it hides equal words.
     if args.model:
         model = AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
-        model.config.task_specific_params = None  # its columns and temperature, if it was trained before
+        (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
     else:
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}

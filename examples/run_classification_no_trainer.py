@@ -54,23 +54,23 @@ def read(args):
     """The rows to train and to validate on, and the names of the labels, in order, by what the label column holds."""
     files = {split: file for split, file in (("train", args.train_file), ("validation", args.validation_file)) if file}
     source = {"csv": "csv", "parquet": "parquet"}.get(str(args.train_file).rpartition(".")[2], "json")
-    words = {"keep_default_na": False} if source == "csv" else {}  # the cells NA and None may be words
-    data = load_dataset(args.dataset_name or source, data_files=files or None, **words)
+    used = [*args.text_columns, args.label_column]
+    as_written = {"converters": dict.fromkeys(used, str), "na_filter": False} if source == "csv" else {}  # 01 stays 01
+    data = load_dataset(args.dataset_name or source, data_files=files or None, **as_written).select_columns(used)
     if "validation" not in data:
         data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
-    used = [*args.text_columns, args.label_column]
-    train, validation = data["train"].select_columns(used), data["validation"].select_columns(used)
-    if isinstance(kind := train.features[args.label_column], ClassLabel):
-        return train, validation, dict(enumerate(kind.names))
+    if isinstance(kind := data["train"].features[args.label_column], ClassLabel):
+        return data["train"], data["validation"], dict(enumerate(kind.names))
     # The training rows number the labels of both splits; `class_encode_column` would number each split on its own.
-    return train, validation, {label: str(label) for label in sorted(set(train.unique(args.label_column)) - {None, ""})}
+    labels = set(data["train"].unique(args.label_column)) - {None, ""}
+    labels = sorted(labels, key=lambda label: (str(label).removeprefix("-").isdecimal() and int(label), str(label)))
+    return data["train"], data["validation"], {label: str(label) for label in labels}
 
 
 def make_model(args, tokenizer, numbers):
     """A new classifier, or one that starts from a checkpoint."""
     head = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
-    # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
-    # states of a new encoder: it would hide which words are equal.
+    # Dropout on attention keeps S x S numbers a head on a CPU; on a new encoder's states it hides equal words.
     if args.model:
         return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
@@ -117,11 +117,11 @@ def main():
         return DataLoader(rows, args.per_device_train_batch_size, shuffle, collate_fn=pad)
 
     model = make_model(args, tokenizer, numbers)
+    (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
     optimizer = torch.optim.AdamW(model.parameters(), args.learning_rate, weight_decay=0.0, fused=True)
     scale_position_learning_rates(optimizer, model)  # biases on logits need more than the rest
-    model, optimizer, batches, held_out = accelerator.prepare(
-        model, optimizer, load(train, shuffle=True), load(validation, shuffle=False)
-    )
+    loaders = load(train, shuffle=True), load(validation, shuffle=False)
+    model, optimizer, batches, held_out = accelerator.prepare(model, optimizer, *loaders)
     steps_per_epoch = math.ceil(len(batches) / args.gradient_accumulation_steps)
     steps = steps_per_epoch * args.num_train_epochs
     schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(0.1 * steps), steps)

@@ -6,8 +6,7 @@ One scheme a run, with the same text, tokenizer and masks for all, so that their
         python examples/run_mlm.py --train_file mine.txt --scheme $scheme --output_dir runs/mlm-$scheme
     done
 
---model goes on from a checkpoint, such as one that `hf-posenc convert` wrote; give it a lower --learning_rate. All of
-transformers' TrainingArguments are options too; --help lists them. Then:
+--model goes on from a checkpoint, such as one that `hf-posenc convert` wrote; give it a lower --learning_rate. Then:
     pipeline("fill-mask", "runs/mlm-rope")("Paris is the <mask> of France.")
     hf-posenc train --pretrained runs/mlm-rope --data labelled.csv -o runs/classifier
 """
@@ -35,7 +34,7 @@ from hf_posenc import PosEncConfig, PosEncForMaskedLM, scale_position_learning_r
 
 @dataclass
 class Arguments:
-    """The options besides transformers' own."""
+    """The options besides all of transformers' TrainingArguments; --help lists them."""
 
     train_file: str = field(metadata={"help": "Texts: a .txt with one per line, a .csv or .jsonl."})
     validation_file: str | None = field(default=None, metadata={"help": "Held-out texts. Default: a tenth."})
@@ -81,6 +80,7 @@ def main():
         tokenizer = AutoTokenizer.from_pretrained(args.model)
         # No dropout on attention probabilities: a CPU would keep all S x S of them for each head.
         model = AutoModelForMaskedLM.from_pretrained(args.model, attention_probs_dropout_prob=0.0)
+        (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
     else:
         # Byte-level: no text is unknown, and the same texts give the same tokenizer in every run.
         tokenizer = RobertaTokenizer().train_new_from_iterator(data["train"][args.text_column], args.vocab_size)

@@ -3,8 +3,7 @@
 
 From a checkpoint that `hf-posenc convert` or examples/run_mlm.py wrote:
     python examples/run_ner.py --model runs/mlm-rope --train_file mine.jsonl --output_dir runs/ner
-A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. All of
-transformers' TrainingArguments are options too; --help lists them. Then:
+A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. Then:
     pipeline("token-classification", "runs/ner", aggregation_strategy="first")("Ada sang in Paris.")
 """
 
@@ -27,7 +26,7 @@ from hf_posenc import scale_position_learning_rates
 
 @dataclass
 class Arguments:
-    """The options besides transformers' own."""
+    """The options besides all of transformers' TrainingArguments; --help lists them."""
 
     model: str = field(metadata={"help": "The checkpoint to start from: a folder or Hub name."})
     train_file: str | None = field(default=None, metadata={"help": "Labelled words: .jsonl."})
@@ -87,6 +86,7 @@ def main():
     ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     # No dropout on attention probabilities: a CPU would keep all S x S of them for each head.
     model = AutoModelForTokenClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **ids)
+    (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
 
     def tokenize(batch):
         encoded, aligned, read = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), [], []

@@ -15,8 +15,6 @@ import argparse
 import subprocess
 import sys
 
-from datasets import ClassLabel, load_dataset
-
 import hf_posenc
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -24,7 +22,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="A .csv file, or a data set of the Hub with a split `train`.")
+    parser.add_argument("--data", required=True, help="A file, such as a .csv, or a data set of the Hub.")
     parser.add_argument("--output", required=True, help="The folder of the model.")
     parser.add_argument("--text-column", default="text")
     parser.add_argument("--label-column", default="label")
@@ -34,14 +32,9 @@ def main():
     parser.add_argument("--push", metavar="OWNER/NAME", help="Publish the model on the Hub, as a private repository.")
     args = parser.parse_args()
 
-    source = {"path": "csv", "data_files": args.data} if args.data.endswith(".csv") else {"path": args.data}
-    rows = load_dataset(**source, split="train")
-    texts, labels = rows[args.text_column][:], rows[args.label_column][:]
-    if isinstance(kind := rows.features[args.label_column], ClassLabel):
-        labels = kind.int2str(labels)
+    columns = {"text_column": args.text_column, "label_column": args.label_column}
     pretrained = None if args.pretrained == "none" else args.pretrained
-    model = hf_posenc.fit(texts, labels, pretrained=pretrained, scheme=args.scheme, epochs=args.epochs, verbose=1)
-    model.save(args.output)
+    hf_posenc.train(args.data, args.output, pretrained=pretrained, scheme=args.scheme, epochs=args.epochs, **columns)
     if args.push:
         publish = [sys.executable, "-m", "hf_posenc.cli", "publish", args.output, "--repo-id", args.push, "--private"]
         subprocess.run(publish, check=True)

@@ -31,16 +31,35 @@ EXPECTED = (
 )
 
 
-class Question(BaseModel):
+class Question(BaseModel, extra="forbid"):
     """What is sent to /predict."""
 
     inputs: Annotated[list[str | tuple[str, str] | dict[str, str]], Field(min_length=1, max_length=MOST)]
 
 
+def of_text(number: int, error: Exception) -> Exception:
+    """The error of a text, by its number in the request; it was answered alone, as row 0."""
+    if not isinstance(error, UserError):
+        return error
+    sentence = str(error)
+    said = sentence.removeprefix("Row 0") if sentence.startswith("Row 0,") else f": {sentence}"
+    return UserError(f"Text {number}{said}")
+
+
+def in_words(error: Exception) -> str:
+    """A sentence that says why a request is refused, and what is accepted."""
+    if isinstance(error, UserError):
+        return str(error)
+    if not isinstance(error, RequestValidationError):
+        return f"The body is no JSON in UTF-8. {EXPECTED}"
+    unknown = [part["loc"][-1] for part in error.errors() if part["type"] == "extra_forbidden"]
+    return f"{unknown[0]!r} is unknown. {EXPECTED}" if unknown else EXPECTED
+
+
 def make_app(classifier: Classifier, asked: Asked, wait: float = 0.003) -> FastAPI:
     """The application; `wait` is how many seconds the first text of a batch waits for others."""
     waiting: asyncio.Queue[tuple[tuple[str, ...], asyncio.Future[Any]]] = asyncio.Queue()
-    counts = {"texts": 0, "batches": 0}
+    counts = {"texts": 0, "empty": 0, "batches": 0}
 
     def answer(texts: list[tuple[str, ...]]) -> list[Any]:
         long: dict[int, int] = {}
@@ -75,15 +94,24 @@ def make_app(classifier: Classifier, asked: Asked, wait: float = 0.003) -> FastA
 
     @app.post("/predict")
     async def label(question: Question) -> dict[str, list[Any]]:
-        texts = [
-            as_input(item, classifier.known.columns) for item in question.inputs
-        ]  # as those that it was trained on
+        texts = []
+        for number, item in enumerate(question.inputs):
+            try:
+                texts.append(as_input(item, classifier.known.columns))  # as those that it was trained on
+            except UserError as error:
+                raise of_text(number, error) from error
         refuse_surrogates((f"Text {row}", cell) for row, cells in enumerate(texts) for cell in cells)
         futures = [asyncio.get_running_loop().create_future() for _ in texts]
         for item in zip(texts, futures, strict=True):
             waiting.put_nowait(item)
-        answers, truncated, windows = zip(*await asyncio.gather(*futures), strict=True)
-        return {"answers": [*answers], "truncated": [*truncated], "windows": [*windows]}
+        answered = await asyncio.gather(*futures, return_exceptions=True)
+        for number, result in enumerate(answered):
+            if isinstance(result, Exception):
+                raise of_text(number, result)
+        answers, truncated, windows = zip(*answered, strict=True)
+        empty = [not all(map(str.strip, text)) for text in texts]
+        counts["empty"] += sum(empty)
+        return {"answers": [*answers], "truncated": [*truncated], "windows": [*windows], "empty": empty}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -91,8 +119,9 @@ def make_app(classifier: Classifier, asked: Asked, wait: float = 0.003) -> FastA
 
     @app.exception_handler(UserError)
     @app.exception_handler(RequestValidationError)
+    @app.exception_handler(400)  # a body that can't be decoded
     async def refuse(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": str(error) if isinstance(error, UserError) else EXPECTED}, 422)
+        return JSONResponse({"error": in_words(error)}, 422)
 
     return app
 

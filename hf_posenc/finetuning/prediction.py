@@ -417,7 +417,7 @@ def _write_parquet(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]]
 
 def with_answers(rows: pa.Table, answers: Sequence[dict[str, Any]]) -> pa.Table:
     """Rows, their columns as they are, with those of their answers, each a `flat_answer`."""
-    kinds: dict[type, pa.DataType] = {str: pa.string(), list: pa.list_(pa.string())}
+    kinds: dict[type, pa.DataType] = {str: pa.string(), list: pa.list_(pa.string()), bool: pa.bool_()}
     schema = pa.schema({name: kinds.get(type(value), pa.float64()) for name, value in answers[0].items()})
     added = pa.Table.from_pylist(list(answers), schema)
     fields = [field.with_name(input_name(field.name, answers[0])) for field in rows.schema]

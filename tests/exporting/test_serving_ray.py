@@ -1,6 +1,7 @@
 """examples/ray_predict.py on a local Ray with two actors, one of which is killed."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,12 @@ from tests.support.exporting import LABELS, TEXTS, checkpoint
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
 ROWS, BLOCK = 1_600, 32  # two texts a batch, 16 batches a block
+LONG = "old " * 600
+
+
+def text_of(number):
+    """Of each 32 one is cut and two are empty."""
+    return LONG if number % 32 == 9 else "" if number % 16 == 5 else TEXTS[number % 3]
 
 
 @pytest.fixture
@@ -22,7 +29,7 @@ def run(tmp_path):
     """Starts the script in a folder with a checkpoint and 1,600 rows."""
     pytest.importorskip("ray", reason="ray isn't installed: pip install 'hf-posenc[ray]'")
     checkpoint(tmp_path / "model", **LABELS)
-    texts = [TEXTS[number % 3] for number in range(ROWS)]
+    texts = [text_of(number) for number in range(ROWS)]
     table = pa.table({"id": pa.array(range(ROWS), pa.int32()), "text": texts, "label": ["old"] * ROWS})
     pq.write_table(table, tmp_path / "texts.parquet")
 
@@ -70,6 +77,8 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert 0 < before <= ROWS - 3 * BLOCK  # there was work left
     assert not killed.is_running()
     assert f"1,600 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
+    assert re.search("Warning: 50 texts have more than .* tokens, and only so many were read.\n", out)
+    assert "Warning: texts.parquet: 100 empty, and answered all the same: such an answer means nothing.\n" in out
     assert not staging.exists()
     assert (tmp_path / "labelled" / "_files.json").is_file()
     labelled = pq.read_table(tmp_path / "labelled").sort_by("id")
@@ -77,8 +86,11 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert labelled.schema.field("id").type == pa.int32()
     assert set(labelled["input_label"].to_pylist()) == {"old"}
     model = hf_posenc.load(tmp_path / "model")
-    labels, shares = model.predict(TEXTS), model.predict_proba(TEXTS)
+    asked = [*TEXTS[:3], LONG, ""]
+    with pytest.warns(UserWarning, match="1 text has more|1 empty"):
+        labels, shares = model.predict(asked), model.predict_proba(asked)
     for row in labelled.to_pylist():
-        number = row["id"] % 3
-        assert (row["text"], row["label"]) == (TEXTS[number], labels[number])
+        number = asked.index(text_of(row["id"]))
+        assert (row["text"], row["label"]) == (asked[number], labels[number])
+        assert (row["truncated"], row["empty"]) == (number == 3, number == 4)
         assert [row[f"probability_{label}"] for label in model.classes_] == pytest.approx(shares[number], abs=1e-5)

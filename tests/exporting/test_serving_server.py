@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import re
 import threading
 import time
 import urllib.error
@@ -139,8 +140,9 @@ def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folde
         expected = list(script.answers_to(classifier, [(joined,)] * 3 + [("old " * 5000,)]))
         assert_answers(reply["answers"], expected)
         assert reply["truncated"] == [False, False, False, True]
-        status, reply = ask(address, {"inputs": [{"title": "a"}]})
-        assert (status, reply["error"]) == (422, "The text has no 'subject', but title. The model takes subject, body.")
+        status, reply = ask(address, {"inputs": [joined, {"title": "a"}]})
+        said = "Text 1: The text has no 'subject', but title. The model takes subject, body."
+        assert (status, reply["error"]) == (422, said)
 
 
 def test_a_long_text_is_read_in_windows_beside_others(classifier, script):
@@ -154,6 +156,22 @@ def test_a_long_text_is_read_in_windows_beside_others(classifier, script):
     assert status == 200
     assert_answers(reply["answers"], expected)
     assert (reply["truncated"], reply["windows"]) == ([False] * 3, [1, long[1], 1])
+
+
+def test_a_text_that_no_window_holds_is_named_by_its_number_in_the_request(classifier, script):
+    inputs = [TEXTS[0], [TEXTS[0], "cat"], ["old " * 5000, "cat"], ["old " * 6000, "cat"]]
+    with served(script, classifier, script.Windows("mean")) as address:
+        status, reply = ask(address, {"inputs": inputs})
+    assert status == 422
+    assert re.match("Text 2, of 5,.* tokens, can't be read in windows of ", reply["error"])
+
+
+def test_empty_texts_are_answered_marked_and_counted(address):
+    before = ask(address)[1]["empty"]
+    status, reply = ask(address, {"inputs": [TEXTS[0], "", " \t", [TEXTS[0], ""], [TEXTS[0], TEXTS[1]]]})
+    assert (status, len(reply["answers"])) == (200, 5)
+    assert reply["empty"] == [False, True, True, True, False]
+    assert ask(address)[1]["empty"] == before + 3
 
 
 def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address, script):
@@ -172,6 +190,20 @@ def test_a_request_that_is_none_gets_a_sentence(address):
         assert reply["error"].startswith('Send {"inputs": [...]} with 1 to 1000 texts, or pairs of texts')
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"inputs": ["a cat"], "threshold": 0.2}, "'threshold' is unknown."),
+        ({"inputs": ["a cat"], "windows": "mean"}, "'windows' is unknown."),
+        (b'{"inputs": ["caf\xe9"]}', "The body is no JSON in UTF-8."),
+    ],
+)
+def test_a_request_with_something_else_is_told_what_and_what_to_send(address, body, said):
+    status, reply = ask(address, body)
+    assert status == 422
+    assert reply["error"].startswith(f'{said} Send {{"inputs": [...]}} with 1 to 1000 texts')
+
+
 def test_half_a_character_is_refused(address):
     status, reply = ask(address, {"inputs": ["a cat", "\ud800"]})
     assert status == 422
@@ -188,5 +220,5 @@ def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address, s
     with ThreadPoolExecutor(3) as pool, classifier.model.register_forward_hook(spoil, with_kwargs=True):
         replies = list(pool.map(lambda text: ask(address, {"inputs": [text]}), ["zzz", word, "zzz zzz"]))
     assert [status for status, _ in replies] == [200, 422, 200]
-    assert "NaN" in replies[1][1]["error"]
+    assert re.match("Text 0: .*NaN", replies[1][1]["error"])
     assert_answers(replies[0][1]["answers"], list(script.answers_to(classifier, [("zzz",)])))

@@ -1,4 +1,4 @@
-"""The examples: two trainings of a classifier, a masked language model, and a labeller of words that starts from it."""
+"""The examples: trainings of a classifier, a masked language model, and a labeller of words that starts from it."""
 
 import contextlib
 import io
@@ -25,6 +25,8 @@ from tests.support.training import ROOT, SIZES, TWO, assert_same_weights, comman
 TRAINER, LOOP, MLM, NER = (
     ROOT / "examples" / f"run_{name}.py" for name in ("classification", "classification_no_trainer", "mlm", "ner")
 )
+UV = ROOT / "examples" / "train_uv.py"
+GUIDE = ROOT / "docs" / "training.md"
 FEW = {"max_steps": 3, "use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 8}
 SHORT = {"learning_rate": 1e-3, "max_length": 64, "num_train_epochs": 2, "per_device_train_batch_size": 16, "seed": 1}
 SHORT |= {"use_cpu": True}
@@ -56,9 +58,12 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def pretrained(labelled: dict[str, str]) -> Path:
-    """A checkpoint with both kinds of dropout."""
+    """A classifier with both kinds of dropout, and with what a conversion and an earlier training noted."""
     tokenizer = AutoTokenizer.from_pretrained(labelled["tokenizer"])
-    sizes = {"vocab_size": len(tokenizer), "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    sizes |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    notes = {"text_columns": ["subject", "body"], "text_separator": " ", "temperature": 2.0}
+    sizes["task_specific_params"] = {"hf_posenc": notes, "hf_posenc_source": "bert"}
     folder = Path(labelled["tokenizer"]).with_name("pretrained")
     PosEncForSequenceClassification(PosEncConfig.from_size("tiny", **sizes)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -92,13 +97,16 @@ def test_a_tokenizer_that_is_not_there_is_one_sentence_before_any_data_is_read(p
 
 @pytest.mark.parametrize("scheme", [pytest.param("rope", marks=pytest.mark.slow), "t5"])  # t5 has rates of its own
 def test_the_example_trains_the_model_that_the_command_trains(labelled, scheme, tmp_path, monkeypatch, run):
-    """Unasked, the command trains a tokenizer, gives new words a higher rate, and chooses epochs, rate and weights."""
+    """The guide says what to give the command, which unasked smooths labels, and chooses rates and weights."""
+    said = re.search("end in its weights; to that end give it (.*?)[.] They", GUIDE.read_text(), re.DOTALL)
+    assert said is not None
+    asked = " ".join(re.findall("`(.*?)`", said[1])).split()
+    assert len(asked) == 7
     run_example(TRAINER, monkeypatch, **labelled, **SHORT, scheme=scheme, output_dir=tmp_path / "example")
-    options = {"learning_rate": 1e-3, "max_length": 64, "epochs": 2, "word_rate": 1.0, "scheme": scheme, "bf16": False}
+    options = {"learning_rate": 1e-3, "max_length": 64, "epochs": 2, "scheme": scheme, "save_strategy": None}
     options |= dict(zip(("data", "validation", "tokenizer"), labelled.values(), strict=True))
-    options |= {"save_strategy": None, "load_best_model_at_end": False, "label_smoothing_factor": 0.0}
     options |= dict.fromkeys(SIZES)
-    assert run("train", *command(tmp_path / "command", **options))[0] == 0
+    assert run("train", *command(tmp_path / "command", **options), *asked)[0] == 0
     trained, expected = logits(tmp_path / "example"), logits(tmp_path / "command")
     assert expected.std() > 0.1
     # A GPU sums a bias's gradient in another order each time.
@@ -153,13 +161,15 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
     [
         ("csv", ["b", "a", "NA", "None"], ["NA", "None", "a", "b"]),
         ("csv", [10, 2, 9], ["2", "9", "10"]),
+        ("csv", ["02", "01", "1", "10"], ["01", "1", "02", "10"]),
+        ("json", [-1, 1, 10, 9], ["-1", "1", "9", "10"]),
         ("json", [True, False], ["False", "True"]),
         ("parquet", [1, 0], ["yes", "no"]),
     ],
 )
 def test_the_training_rows_number_the_labels_of_both_splits(labelled, set_up, kind, labels, names, tmp_path):
     def write(split: str, labels: list[Any]) -> str:
-        data = datasets.Dataset.from_dict({"text": ["who slept"] * len(labels), "label": labels})
+        data = datasets.Dataset.from_dict({"text": ["007"] * len(labels), "label": labels})
         if kind == "parquet":
             data = data.cast_column("label", datasets.ClassLabel(names=names))
         getattr(data, f"to_{kind}")(tmp_path / f"{split}.{kind}")
@@ -171,6 +181,34 @@ def test_the_training_rows_number_the_labels_of_both_splits(labelled, set_up, ki
     assert trainer.model.config.label2id == {name: number for number, name in enumerate(names)}
     expected = labels if kind == "parquet" else [names.index(str(label)) for label in labels]
     assert [*trainer.train_dataset["labels"], *trainer.eval_dataset["labels"]] == [*expected, expected[-1]]
+    assert trainer.train_dataset["input_ids"][0] == trainer.processing_class("007")["input_ids"]
+
+
+def test_both_classification_scripts_read_alike() -> None:
+    first, second = (re.search(r"^def read\(.*?^def ", path.read_text(), re.M | re.S) for path in (TRAINER, LOOP))
+    assert first is not None
+    assert second is not None
+    assert first[0].split("\ndef ")[0] == second[0].split("\ndef ")[0]
+
+
+def test_the_script_for_uv_keeps_labels_as_they_are_written(tmp_path, monkeypatch):
+    labels = {"good": "01", "bad": "02", "no": "None", "any": "NA"}
+    texts = [{"text": f"{word} film {n}", "label": label} for n in range(4) for word, label in labels.items()]
+    options = {"data": write_csv(tmp_path / "mine.csv", texts), "pretrained": "none", "epochs": 1}
+    run_example(UV, monkeypatch, **options, output=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [*config["id2label"].values()] == ["01", "02", "NA", "None"]
+
+
+@pytest.mark.parametrize("path", [TRAINER, LOOP, MLM, NER])
+def test_what_an_earlier_training_noted_is_left_behind(path, labelled, pretrained, tmp_path, monkeypatch):
+    """Its temperature and its columns; what the conversion noted stays."""
+    words = [{"tokens": ["who", "slept"], "labels": ["A", "B"]}] * 8
+    files = {"train_file": write_jsonl(tmp_path / "words.jsonl", words) if path == NER else labelled["validation_file"]}
+    few = {"num_train_epochs": 1, "use_cpu": True} if path == LOOP else FEW
+    run_example(path, monkeypatch, **few, **files, model=pretrained, output_dir=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["task_specific_params"] == {"hf_posenc_source": "bert"}
 
 
 @pytest.mark.parametrize(
