@@ -38,12 +38,8 @@ class Question(BaseModel, extra="forbid"):
 
 
 def of_text(number: int, error: Exception) -> Exception:
-    """The error of a text, by its number in the request; it was answered alone, as row 0."""
-    if not isinstance(error, UserError):
-        return error
-    sentence = str(error)
-    said = sentence.removeprefix("Row 0") if sentence.startswith("Row 0,") else f": {sentence}"
-    return UserError(f"Text {number}{said}")
+    """The error of a text, by its number in the request."""
+    return UserError(f"Text {number}: {error}") if isinstance(error, UserError) else error
 
 
 def in_words(error: Exception) -> str:

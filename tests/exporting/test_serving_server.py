@@ -163,7 +163,7 @@ def test_a_text_that_no_window_holds_is_named_by_its_number_in_the_request(class
     with served(script, classifier, script.Windows("mean")) as address:
         status, reply = ask(address, {"inputs": inputs})
     assert status == 422
-    assert re.match("Text 2, of 5,.* tokens, can't be read in windows of ", reply["error"])
+    assert re.match("Text 2: '.*'..., of 5,.* tokens, can't be read in windows of ", reply["error"])
 
 
 def test_empty_texts_are_answered_marked_and_counted(address):
