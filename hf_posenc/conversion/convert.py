@@ -76,7 +76,8 @@ def convert(
         output: the folder to write, with code, tokenizer, a sentence-transformer's modules, a card and
             `conversion.json`; whole or not at all. None: writes nothing.
         scheme: the positional scheme. None: the source's own.
-        scheme_kwargs: the scheme's arguments. None: those that suit a conversion.
+        scheme_kwargs: the scheme's arguments. A scheme that the source has keeps those that aren't given. None: those
+            that suit a conversion.
         scheme_file: a Python file with a scheme of your own, see `register_scheme`.
         rope_parameters: of RoPE. Thetas and shares that aren't given stay as they were trained.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
