@@ -10,6 +10,9 @@ TASKS = {
 }
 """Each task, and how the names of its classes end, here and in transformers."""
 
+LABELLED = ("text-classification", "token-classification")
+"""The tasks whose heads have a row for each label of the configuration."""
+
 CLASSES = {f"PosEnc{ending}": task for task, ending in TASKS.items()}
 """Our class of each task, and the task."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..data.columns import OURS
 from ..errors import UserError, fits, is_local, one_line, spell
 from ..files import json_text
-from ..tasks import task_of
+from ..tasks import LABELLED, task_of
 from .files import INDEX, PICKLE, WEIGHTS, open_weights, read_json, weight_files
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
@@ -28,7 +28,6 @@ _DESCRIBED = ["*.json", "*.txt", "*.model", "*.py", "README.md"]
 COUNTERS = (".position_ids", ".token_type_ids")
 """How the names of counters end, which older BERTs hold among their weights."""
 _OF_A_LICENSE = ("license", "license_name", "license_link")
-_OF_LABELS = ("text-classification", "token-classification")
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,11 @@ class Checkpoint:
         return not weight_files(self.folder) and (self.folder / PICKLE).is_file()
 
     @property
+    def hub_name(self) -> str | None:
+        """Its name on the Hub; None: a folder of this machine."""
+        return None if is_local(self.name) else self.name
+
+    @property
     def lineage(self) -> dict[str, Any]:
         """Where it comes from, in the words of a card: `base_model`, a name on the Hub, and the fields of its licence.
 
@@ -69,7 +73,7 @@ class Checkpoint:
             card = ModelCard.load(self.folder / "README.md").data.to_dict()
         except Exception:  # what a missing or a broken card raises differs
             card = {}
-        base_model = card.get("base_model") if is_local(self.name) else self.name
+        base_model = self.hub_name or card.get("base_model")
         is_on_hub = isinstance(base_model, str) and not is_local(base_model)
         license_fields = {name: card[name] for name in _OF_A_LICENSE if card.get(name)}
         return {"base_model": base_model} | license_fields if is_on_hub else license_fields
@@ -275,7 +279,7 @@ _NOTED: dict[str, Any] = {
 def _check_unique_labels(raw: Mapping[str, Any], name: str) -> None:
     """Refuses two labels of one name: of the two probabilities one would be lost."""
     labels, heads = raw.get("id2label"), map(task_of, raw.get("architectures") or ())
-    if not isinstance(labels, dict) or not any(task in _OF_LABELS for task in heads):
+    if not isinstance(labels, dict) or not any(task in LABELLED for task in heads):
         return
     most_common = Counter(map(str, labels.values())).most_common(1)
     if most_common and most_common[0][1] > 1:

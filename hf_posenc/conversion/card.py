@@ -5,7 +5,6 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 
 from ..checkpoints.opening import Checkpoint
-from ..errors import is_local
 from ..markdown import HERE, render
 from ..tasks import auto_class
 from .report import ConversionReport
@@ -20,7 +19,6 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
         source: what was converted. Of a folder the card names its own base model, if it has one.
         is_sentence_transformer: whether its modules lie beside it.
     """
-    base_model = None if is_local(source.name) else source.name
     kinds = ["sentence-transformers"] if is_sentence_transformer else []
     metadata = ModelCardData(
         library_name="sentence-transformers" if is_sentence_transformer else "transformers",
@@ -32,7 +30,7 @@ def converted_card(name: str, report: ConversionReport, source: Checkpoint, *, i
         Path(__file__).with_name("model_card.md.jinja"),
         metadata=metadata.to_yaml(),
         name=name,
-        base_model=base_model,
+        hub_name=source.hub_name,
         report=report,
         place=HERE,
         auto_class=auto_class(report.head),

@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from ..errors import UserError
-from ..tasks import TASKS
+from ..tasks import LABELLED, TASKS
 from .particulars import Disentangled, LocalWindows, Particulars, SineTable, StoredAngles
 
 
@@ -164,7 +164,7 @@ _BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-
 _ROBERTA_HEADS = {**_BERT_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD}
 _SUMMARY_HEADS = {**_BERT_HEADS, "text-classification": _ROBERTA_HEAD, "multiple-choice": _SUMMARY}
 _HIDDEN_DROPOUT = {"classifier_dropout": "hidden_dropout_prob"}
-_FEW_HEADS = {name: _BERT_HEADS[name] for name in ("text-classification", "token-classification")}
+_FEW_HEADS = {name: _BERT_HEADS[name] for name in LABELLED}
 
 
 @dataclass(frozen=True)

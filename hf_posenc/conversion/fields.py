@@ -10,6 +10,7 @@ from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import ACTIVATION
 from ..data.columns import OURS
 from ..errors import UserError, spell
+from ..tasks import LABELLED
 from ..tasks import task_of as class_task
 from .families import SAME_FIELDS, Family, a_model
 
@@ -23,8 +24,6 @@ _CANT = (
 """Fields that must not be set: our body lacks these features."""
 _BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
-_OF_LABELS = ("text-classification", "token-classification")
-"""The tasks whose heads have a row for each label."""
 _USUAL_LABELS = 2
 """Labels in transformers' configurations that name none."""
 
@@ -56,7 +55,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     fields = _body(family, config, task)
     _set_positions(fields, family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, fields["hidden_act"], source)
-    if task in _OF_LABELS:
+    if task in LABELLED:
         # label2id follows from it: in many checkpoints it belongs to another model.
         fields["id2label"] = {int(row): name for row, name in config.id2label.items()}
         if config.problem_type is not None:
@@ -75,7 +74,7 @@ def forget_head(config: Any, task: str) -> list[str]:
     """
     before = config.to_dict()
     params = getattr(config, "task_specific_params", None) or {}
-    labels = config.num_labels if task in _OF_LABELS else _USUAL_LABELS
+    labels = config.num_labels if task in LABELLED else _USUAL_LABELS
     config.id2label = None
     config.num_labels = labels  # with the usual names
     config.problem_type = None

@@ -113,8 +113,8 @@ def is_missing(cell: Any) -> bool:
 
 def _written(cell: Any) -> str:
     """A cell as text; an empty one if it is missing. Beside gaps whole numbers of a table are real ones."""
-    if isinstance(cell, float) and cell.is_integer():
-        return f"{cell:.0f}"
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        return str(int(cell))
     return "" if is_absent(cell) else str(cell)
 
 

@@ -334,10 +334,15 @@ def _as_written(column: _Column) -> str:
                 f"alone, such as 1234.5; or, if these are words, give {classes}."
             )
     elif len(seen) > MOST_NUMBERED:
-        what = f"Column {column.name!r} has {len(seen)} different whole numbers"
-        numbers = spell("problem_type", "regression")
-        raise UserError(f"{what}. Say what they are: {classes}, labels; or {numbers}, numbers to predict.")
+        raise many_numbers(f"Column {column.name!r} has", len(seen))
     return "single_label_classification"
+
+
+def many_numbers(holder: str, count: int) -> UserError:
+    """The error of more than `MOST_NUMBERED` whole numbers of which nobody says what they are."""
+    classes, numbers = (spell("problem_type", kind) for kind in ("single_label_classification", "regression"))
+    says = f"Say what they are: {classes}, labels; or {numbers}, numbers to predict."
+    return UserError(f"{holder} {count} different whole numbers. {says}")
 
 
 def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, options: Options) -> Labels:

@@ -9,7 +9,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
-from ..errors import UserError, is_local, spell
+from ..errors import UserError, spell
 from ..files import json_text, write_json
 from ..markdown import HERE, render
 from ..model.configuration_posenc import PosEncConfig
@@ -128,7 +128,7 @@ def write_card(report: "ExportReport", checkpoint: Checkpoint, model: PreTrained
         Path(__file__).with_name("card.md.jinja"),
         metadata=metadata.to_yaml(),
         report=report,
-        source=None if is_local(report.checkpoint) else report.checkpoint,
+        source=checkpoint.hub_name,
         task=task,
         scheme=getattr(model.config, "position_embedding_type", None),
         auto_class=auto_class(str(task)),

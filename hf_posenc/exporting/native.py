@@ -18,7 +18,7 @@ from ..conversion.particulars import POSITIONS
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
 from ..quiet import without_warnings
-from ..tasks import CLASSES
+from ..tasks import CLASSES, LABELLED
 
 _TOKENS = tuple(f"{name}_token_id" for name in ("bos", "eos", "cls", "sep", "mask"))
 _KEY_BIAS = re.compile(r"\b(key|keys\.\d+)\.bias$")
@@ -206,7 +206,7 @@ def _head_fields(family: Family, config: Any, task: str, fields: Mapping[str, An
         added[theirs] = config.classifier_hidden_act if task in POOLED else config.hidden_act
     if len(family.poolings) > 1 and task in POOLED:
         added["classifier_pooling"] = family.poolings[config.classifier_pooling]
-    if task in ("text-classification", "token-classification"):
+    if task in LABELLED:
         added |= {"id2label": config.id2label, "label2id": config.label2id}
         if config.problem_type is not None:
             added["problem_type"] = config.problem_type

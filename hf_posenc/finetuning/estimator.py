@@ -36,12 +36,12 @@ from ..checkpoints.files import TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
-from ..data.labels import MOST_NUMBERED
+from ..data.labels import MOST_NUMBERED, many_numbers
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import empty_in_words, refuse_surrogates
 from ..data.tables import as_table
-from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell, spell_in_python, spelling
+from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell_in_python, spelling
 from ..files import expanded
 from ..inference.logits import logits_of
 from ..inference.windows import Windows, remarks_on_long
@@ -422,9 +422,7 @@ def _refuse_many_numbers(labels: Any) -> None:
     """Refuses whole numbers which may be labels or numbers to predict, as of a file."""
     different = {*np.asarray(labels, dtype=object).flatten().tolist()}
     if len(different) > MOST_NUMBERED and all(isinstance(label, Number) for label in different):
-        either = spell("problem_type", "single_label_classification"), spell("problem_type", "regression")
-        what = f"The labels are {len(different)} different whole numbers. Say what they are"
-        raise UserError(f"{what}: {either[0]}, labels; or {either[1]}, numbers to predict.")
+        raise many_numbers("The labels are", len(different))
 
 
 def _refuse_labels_among(names: list[str], rows: list[tuple[str, ...]], labels: Any) -> None:

@@ -16,7 +16,7 @@ from ..checkpoints.files import read_json
 from ..checkpoints.loading import position_limit
 from ..errors import UserError, readable, require_packages, spell
 from ..files import sha256
-from ..tasks import task_of
+from ..tasks import LABELLED, task_of
 
 MANIFEST = "export.json"
 """What an exported folder says of its graph; `transformers.exporters` reads it too."""
@@ -156,7 +156,7 @@ def _open(folder: Path, path: Path, name: str, bf16: bool, throughput: bool) -> 
 def _check_label_count(path: Path, backend: Backend, config: dict[str, Any]) -> None:
     """Refuses a classifier's graph that answers three tokens with other than a number for each label of the config."""
     architecture, *_ = config.get("architectures") or [""]
-    if task_of(architecture) not in ("text-classification", "token-classification"):
+    if task_of(architecture) not in LABELLED:
         return
     mask = np.ones((1, min(3, backend.max_length or 3)), np.int64)
     numbers = backend.logits({"input_ids": np.zeros_like(mask), "attention_mask": mask}).shape[-1]

@@ -112,6 +112,7 @@ JOINED = Columns(("title", "body"), ("stars",), " / ")
         ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
         ({"title": "a", "body": 2001.0}, JOINED, ("a / 2001",)),  # as pandas has whole numbers beside a gap
         ({"title": "a", "body": 0.5}, JOINED, ("a / 0.5",)),
+        ({"title": "a", "body": 1e300}, JOINED, ("a / 1e+300",)),
         ({"text": "a"}, JOINED, ("a",)),  # already joined
         ({"text": "a", "id": 1}, JOINED, ("a",)),
         ({"text": "a", "id": 1}, Columns(("sentence",)), ("a",)),

@@ -289,9 +289,11 @@ def _say_what_is_reset(values: dict[str, Any], given: dict[str, Any]) -> None:
     """Warns of a checkpoint's arguments that get other values, their defaults, since only others are given."""
     names = str(values.get("position_embedding_type")).split("+")
     trained = values.get("position_embedding_kwargs") or {}
-    of_parts = [(trained, given)] if len(names) == 1 else [(trained.get(n, {}), given.get(n, {})) for n in names]
     reset = []
-    for name, (has, gets) in zip(names, of_parts, strict=True):
+    for name in names:
+        has, gets = (trained, given) if len(names) == 1 else (trained.get(name, {}), given.get(name, {}))
+        if not isinstance(gets, dict):  # which is refused
+            return
         defaults = own_arguments(SCHEMES[name]) if name in SCHEMES else {}
         reset += [f"{key}={has[key]!r}" for key in has if key not in gets and has[key] != defaults.get(key)]
     if reset:
