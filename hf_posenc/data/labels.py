@@ -154,7 +154,7 @@ def _labelled(
         table = splits[split]
         if split == "test" and not set(columns.labels) <= set(table.names):
             continue
-        column = _read(table, columns, split, options, spelt)
+        column = _read(table, columns, split, options, spelt, trained)
         missing = [row for row, names in enumerate(column.rows) if names is None]
         if split == "test" and len(missing) == len(table):
             continue
@@ -169,7 +169,9 @@ def _labelled(
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read(table: Table, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
+def _read(
+    table: Table, columns: Columns, split: str, options: Options, spelt: set[str], trained: tuple[str, ...]
+) -> _Column:
     """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
     name = columns.label
     require_columns(table, columns.labels, "label_column", split)
@@ -191,10 +193,13 @@ def _read(table: Table, columns: Columns, split: str, options: Options, spelt: s
         )
     known = declared or _said_of_numbers(kind, options)
     exact = spelt if known is None else {*known}  # which may begin or end with blanks
-    names = [
-        None if row is None else [item if item in exact else _name_of(item, kind, known, spelt) for item in row]
-        for row in rows
-    ]
+    forms = {one_form(form): form for form in (*exact, *options.named_labels, *trained)}
+
+    def name_of(item: Any) -> str:
+        spelling = _name_of(item, kind, known, spelt)
+        return item if item in exact else forms.get(spelling, spelling)
+
+    names = [None if row is None else [*map(name_of, row)] for row in rows]
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
 
 
@@ -203,9 +208,10 @@ def _cells_of_labels(table: Table, name: str, delimiter: str | None, spelt: set[
     cells = [None if is_missing(cell) else cell for cell in table.class_names(name)]
     if delimiter is not None:
         return _parted(cells, delimiter), False
-    if not _are_numbers(table, cells) or {*cells} - {None} <= spelt:  # as a label called nan
+    if not _are_numbers(table, cells):
         return cells, False
-    return [None if cell is None or math.isnan(float(cell)) else cell for cell in cells], True  # nan is no label
+    # nan is no label, unless one is called so
+    return [None if cell is None or (cell not in spelt and math.isnan(float(cell))) else cell for cell in cells], True
 
 
 def _refuse_answers(table: Table, name: str) -> None:
@@ -251,9 +257,14 @@ def _said_of_numbers(kind: str, options: Options) -> tuple[str, ...] | None:
     return None if any(map(_WHOLE.fullmatch, said)) else said
 
 
+def one_form(name: str) -> str:
+    """A name in NFC: letters with accents are written in two ways."""
+    return unicodedata.normalize("NFC", name)
+
+
 def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str]) -> str:
     """A label's name: of a known one its own, of another as it is written, or as a whole number is."""
-    spelling = unicodedata.normalize("NFC", str(item).strip())  # letters with accents are written in two ways
+    spelling = one_form(str(item).strip())
     if kind != "whole" or (known is None and spelling in spelt):
         return spelling
     is_exact = isinstance(item, int) or _WHOLE.fullmatch(spelling)

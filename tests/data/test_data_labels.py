@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
+from hf_posenc.training.metrics import make_loss
 from tests.support.common import write_csv, write_jsonl
 from tests.support.data import (
     Known,
@@ -207,6 +208,41 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, kind, names, cells, 
     else:
         with pytest.raises(UserError, match=numbers):
             read_them()
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize(("cells", "others"), [(["1.5", "2", "3"], ["2", "3"]), (["1", "2", "5"], ["5", "1"])])
+def test_numbers_to_predict_may_all_occur_in_training(tmp_path, kind, cells, others):
+    mark = {"csv": ",", "tsv": "\t"}.get(kind)
+    splits = {}
+    for split, numbers in (("train", cells), ("validation", others)):
+        if mark is None:
+            splits[split] = write_jsonl(tmp_path / f"{split}.jsonl", rows_with(list(map(float, numbers))))
+        else:
+            lines = "".join(f"t{row}{mark}{cell}\n" for row, cell in enumerate(numbers))
+            splits[split] = write_file(tmp_path / f"{split}.{kind}", f"text{mark}label\n{lines}")
+    options = Options(data=splits["train"], validation=splits["validation"], **NUMBERS)
+    data = prepare(read(options), options)
+    assert data.splits["validation"]["labels"][:] == list(map(float, others))
+
+
+CAFE = ("caf\u00e9", "cafe\u0301")
+
+
+@pytest.mark.parametrize("written", CAFE)
+@pytest.mark.parametrize("known", CAFE)
+def test_a_known_label_keeps_its_unicode_form(tmp_path, written, known):
+    data = write_jsonl(tmp_path / "a.jsonl", rows_with([written, "tee"] * 2))
+    order = ("tee", known)
+    for options, names in (({}, order), ({"label_names": f"tee,{known}"}, ())):
+        trained = prepare(read(given := Options(data=data, validation_share=0, **options)), given, Known(None, names))
+        assert (trained.labels.names, trained.splits["train"]["labels"][:]) == (order, [1, 0] * 2)
+    for options, names in (({}, order), ({"label_names": f"tee,{known}"}, ("LABEL_0", "LABEL_1"))):
+        given = Options(data=data, **options)
+        scored = prepare({"test": read(given)["train"]}, given, Known(None, names, ONE))
+        assert scored.splits["test"]["labels"][:] == [1, 0] * 2
+    weights = make_loss(trained.labels, [1, 0], {written: 3.0, "tee": 1.0}, 0.0).weights
+    assert weights.argmax() == 1
 
 
 def test_a_label_called_nan_is_scored_where_no_row_has_another(tmp_path):
