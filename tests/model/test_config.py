@@ -401,3 +401,13 @@ def test_arguments_of_a_checkpoint_that_others_replace_are_said(given, reset, tm
     assert [line.split("get their defaults: ")[1] for line in said] == [f"{', '.join(reset)}. Give them too."] * bool(
         reset
     )
+
+
+@pytest.mark.parametrize("scheme", BUILTIN)
+def test_only_arguments_that_change_are_said_to_be_replaced(scheme, tmp_path, caplog):
+    """The model's sizes decide some defaults."""
+    encoder(scheme).save_pretrained(tmp_path)
+    trained = PosEncConfig.from_pretrained(tmp_path).position_embedding_kwargs
+    gets = PosEncModel.from_pretrained(tmp_path, position_embedding_kwargs={}).config.position_embedding_kwargs
+    said = [line for line in caplog.messages if "get their defaults" in line]
+    assert bool(said) == (gets != trained) == (scheme == "window")

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.utils import logging
 
@@ -13,7 +14,7 @@ from ...errors import did_you_mean
 from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from ...model.position_rope import PLAIN_ROPE
 from ...model.scheme_base import PositionScheme
-from ...model.scheme_factory import own_arguments, scheme_kwargs
+from ...model.scheme_factory import make_scheme, own_arguments, scheme_kwargs
 from ...model.scheme_table import AUGMENTATIONS, EMBEDDING_STEPS, SCHEMES
 from ...model.seam import ConfigSupport
 from ..names import FieldError, scheme_names
@@ -287,15 +288,22 @@ def _has_modules(value: Any) -> bool:
 
 def _say_what_is_reset(values: dict[str, Any], given: dict[str, Any]) -> None:
     """Warns of a checkpoint's arguments that get other values, their defaults, since only others are given."""
-    names = str(values.get("position_embedding_type")).split("+")
-    trained = values.get("position_embedding_kwargs") or {}
-    reset = []
-    for name in names:
-        has, gets = (trained, given) if len(names) == 1 else (trained.get(name, {}), given.get(name, {}))
-        if not isinstance(gets, dict):  # which is refused
-            return
-        defaults = own_arguments(SCHEMES[name]) if name in SCHEMES else {}
-        reset += [f"{key}={has[key]!r}" for key in has if key not in gets and has[key] != defaults.get(key)]
+    values = {**values, "posenc_version": POSENC_VERSION}  # of a newer one it is said elsewhere
+    try:
+        trained = scheme_kwargs(PosEncConfig.from_dict(values))
+        config = PosEncConfig.from_dict({**values, "position_embedding_kwargs": given})
+        asked = scheme_kwargs(config)
+        with torch.device("meta"):
+            make_scheme(config)  # which completes the arguments
+    except ValueError:  # which building the model raises
+        return
+    gets = scheme_kwargs(config)
+    reset = [
+        f"{key}={value!r}"
+        for name, arguments in trained.items()
+        for key, value in arguments.items()
+        if key not in asked[name] and value != gets[name].get(key)
+    ]
     if reset:
         logger.warning(
             f"position_embedding_kwargs={given} replaces the checkpoint's. These, with which it was trained, get their "
