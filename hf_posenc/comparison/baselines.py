@@ -21,7 +21,7 @@ from ..data.preparing import encode, prepare
 from ..errors import one_line
 from ..finetuning.start import check_start, start
 from ..options import Options
-from ..training.baselines import FEATURES, fit_words, most_frequent
+from ..training.baselines import FEATURES, fit_words, most_frequent, sample_in_words
 from ..training.recipe import Recipe, make_recipe
 from .plan import MAJORITY, PlannedRun
 from .probes import OPPOSITES
@@ -50,7 +50,7 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
 
     Returns:
         `rows` of the results, `seconds` that a run will take about, by a few steps with the first scheme, and how many
-        of its `texts` are `cut` at the train length; and why linear models `failed`, in words.
+        of its `texts` are `cut` at the train length; and what is `said` of linear models.
 
     Raises:
         UserError: the data can't be read.
@@ -70,12 +70,12 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
     most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
     texts = _texts(train, tokenizer, columns)
     models: dict[str, Any] = {}
-    failed: list[str] = []
+    said = sample_in_words(texts)
     for name in FEATURES if task.data == "probes" else (WORDS, WORD_PAIRS):
         try:
             models[name] = fit_words(texts, labels, name, problem_type)
         except ValueError as error:  # no word in the texts, one class, or too many
-            failed.append(f"no baseline on {name}: {one_line(error)}")
+            said.append(f"No baseline on {name}: {one_line(error)}.")
     rows = []
     for part in data.test_parts(tokenizer, names):
         right = np.asarray(part.dataset["labels"])
@@ -87,7 +87,7 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
         rows += [{"task": task.name, "scheme": name, **part.row(task.metric, given)} for name, given in answers.items()]
     recipe = make_recipe(options, model, tokenizer, {"train": train})
     seconds = _run_seconds(model, tokenizer, train, recipe, plan.until_flat.most if plan.until_flat else None)
-    return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0), "failed": failed}
+    return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0), "said": said}
 
 
 def _run_seconds(

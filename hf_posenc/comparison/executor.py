@@ -261,8 +261,8 @@ def _prepare(plan: Plan, data: dict[str, TaskData], folder: Path, say: Callable[
                 if cut := measured["cut"]:
                     texts = f"{cut:,} of {measured['texts']:,} training texts are cut at {plan.train_length} tokens"
                     say(f"{task.name}: {texts} (train_length of a plan).")
-                for reason in measured["failed"]:
-                    say(f"{task.name}: {reason}.")
+                for sentence in measured["said"]:
+                    say(f"{task.name}: {sentence}")
         seconds[task.name] = float(measured["seconds"])
     return seconds
 

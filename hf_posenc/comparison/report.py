@@ -13,6 +13,7 @@ from ..markdown import code, plain, render
 from ..model.configuration_posenc import PosEncConfig
 from ..schemes.describe import position_rates, rates_in_words
 from ..schemes.plots import save_figure
+from ..training.baselines import MOST_SEEN
 from . import statistics
 from .baselines import BASELINES, WORD_PAIRS, WORDS
 from .pictures import draw_report
@@ -67,6 +68,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         gaps=gaps_in_words(summary) if len(plan.seeds) > 1 else "",
         statistics=statistics,
         about=BASELINES,
+        most_rows=MOST_SEEN,
         runs=runs,
         rows=" or ".join("all" if count is None else f"at most {count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(parts), max(parts)))),

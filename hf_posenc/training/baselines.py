@@ -19,6 +19,7 @@ from .metrics import compute_metrics
 MOST_ROWS = 20_000
 MOST_CHARACTERS = 5_000_000
 """Limits of the sample, so that the baseline takes seconds."""
+MOST_SEEN = f"{MOST_ROWS:,} training rows and {MOST_CHARACTERS // 1_000_000} million letters"
 MOST_WEIGHTS = 5_000_000
 """Above so many labels x words, or labels x rows, logistic regression takes gigabytes and many minutes."""
 
@@ -61,7 +62,7 @@ def fit_words(
     columns = [(str(column), features, column) for column in range(len(texts))]
     as_rows = FunctionTransformer(lambda texts: np.array(texts, dtype=object).T)
     encoder = make_pipeline(as_rows, ColumnTransformer(columns, sparse_threshold=1.0))
-    rows = _sample(texts)
+    rows = sample(texts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a rough fit will do, and labels may be rare or in all rows
         encoded = encoder.fit_transform([[column[row] for row in rows] for column in texts])
@@ -83,7 +84,13 @@ def _fit_linear(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
     return (OneVsRestClassifier(model) if several else model).fit(encoded, labels)
 
 
-def _sample(texts: Texts) -> np.ndarray:
+def sample_in_words(texts: Texts) -> list[str]:
+    """A sentence on the rows that linear models are fitted to; none where these are all."""
+    count, fitted = len(texts[0]), len(sample(texts))
+    return [f"The linear models are fitted to {fitted:,} of {count:,} training rows, drawn."] * (fitted < count)
+
+
+def sample(texts: Texts) -> np.ndarray:
     """Indices of the rows to fit: all, or a sample of fixed seed within the limits."""
     lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)])
     rows = np.random.default_rng(0).permutation(len(lengths))[:MOST_ROWS]
@@ -110,13 +117,13 @@ def baseline_scores(
 
     Returns:
         `majority` (for a regression the mean), `words` and `word_pairs`; none without tests. And a sentence on each
-        that failed or is too large, which has no scores.
+        that failed or is too large, which has no scores, and on a sample.
     """
     if not tests:
         return {}, []
     constant = most_frequent(train[1], problem_type)
     predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
-    said = []
+    said = sample_in_words(train[0])
     for sees in ("words", "word pairs"):
         try:
             model = fit_words(*train, sees, problem_type)

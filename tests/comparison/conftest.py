@@ -29,6 +29,6 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Exception], li
     monkeypatch.setattr("hf_posenc.comparison.engine.run_one", pretend)
     monkeypatch.setattr(
         "hf_posenc.comparison.executor.measure_baselines",
-        lambda *_: {"rows": [], "seconds": 1.0, "texts": 64, "cut": 3, "failed": ["no baseline on words: no word"]},
+        lambda *_: {"rows": [], "seconds": 1.0, "texts": 64, "cut": 3, "said": ["No baseline on words: no word."]},
     )
     return broken, made

@@ -141,7 +141,7 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
         console
     )
     assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
-    assert "probes: no baseline on words: no word." in printed(console)
+    assert "probes: No baseline on words: no word." in printed(console)
     assert re.search(r"\[2 of 12\] probes-rope-seed0: failed: rope has no bananas", printed(console))
     del broken["rope"], made[:]
     again = execute(plan, tmp_path, console=console)

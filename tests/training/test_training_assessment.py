@@ -14,7 +14,14 @@ from scipy.special import softmax
 
 from hf_posenc import TrainingReport
 from hf_posenc.data.preparing import DataSummary
-from hf_posenc.training.baselines import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
+from hf_posenc.training.baselines import (
+    MOST_CHARACTERS,
+    baseline_scores,
+    fit_words,
+    most_frequent,
+    sample,
+    sample_in_words,
+)
 from hf_posenc.training.report import calibrate, calibration_error
 from tests.support.training import results, train
 
@@ -49,10 +56,13 @@ def test_word_pairs_of_a_pair_of_texts_are_kept_apart():
 
 def test_a_sample_of_much_text_is_read():
     texts = [["x" * 1000] * 30_000]
-    chosen = _sample(texts)
+    chosen = sample(texts)
     assert len(chosen) == MOST_CHARACTERS // 1000
     assert len(set(chosen.tolist())) == len(chosen)
-    assert _sample([["a"] * 100]).tolist() == list(range(100))
+    assert sample([["a"] * 100]).tolist() == list(range(100))
+    assert sample_in_words([["a"] * 100]) == []
+    _, said = baseline_scores((texts, [0, 1] * 15_000), {"test": ([["a"]], [0])}, ONE)
+    assert said[0] == "The linear models are fitted to 5,000 of 30,000 training rows, drawn."
 
 
 def test_baselines_of_each_problem_type_have_its_metrics():
