@@ -67,16 +67,22 @@ class Checkpoint:
     def lineage(self) -> dict[str, Any]:
         """Where it comes from, in the words of a card: `base_model`, a name on the Hub, and the fields of its licence.
 
-        The base model of a folder is the one that its card names; a name on the Hub is its own.
+        The base model of a folder is the one that its card names, or several; a name on the Hub is its own.
         """
         try:
             card = ModelCard.load(self.folder / "README.md").data.to_dict()
         except Exception:  # what a missing or a broken card raises differs
             card = {}
-        base_model = self.hub_name or card.get("base_model")
-        is_on_hub = isinstance(base_model, str) and not is_local(base_model)
-        license_fields = {name: card[name] for name in _OF_A_LICENSE if card.get(name)}
-        return {"base_model": base_model} | license_fields if is_on_hub else license_fields
+        fields = {name: card[name] for name in _OF_A_LICENSE if card.get(name)}
+        link = str(fields.get("license_link", "://"))
+        if "://" not in link:  # a file beside the card, which doesn't come along
+            del fields["license_link"]
+            if self.hub_name is not None:
+                fields["license_link"] = f"https://huggingface.co/{self.hub_name}/blob/main/{link}"
+        named = self.hub_name or card.get("base_model")
+        names = named if isinstance(named, list) else [named]
+        is_on_hub = all(isinstance(name, str) and not is_local(name) for name in names)
+        return {"base_model": named} | fields if is_on_hub else fields
 
     @cached_property
     def stored(self) -> Mapping[str, torch.dtype]:

@@ -54,7 +54,8 @@ def published_card(checkpoint: Upload, repo_id: str, revision: str, given: CardF
     data.model_name = name if data.eval_results else None
     earlier = getattr(data, "verified_commit", None)
     data.verified_commit = revision  # type: ignore[attr-defined]
-    data.license = given.license or data.license
+    if given.license is not None:  # another one's name and link were of the old one
+        data.license, data.license_name, data.license_link = given.license, None, None
     data.language = [*given.language] or data.language
     data.datasets = [*given.dataset] or data.datasets
     text = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", "", card.text, flags=re.DOTALL)

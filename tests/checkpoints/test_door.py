@@ -343,7 +343,13 @@ def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_p
 LINEAGES = {
     "base_model: me/encoder\nlicense: mit": {"base_model": "me/encoder", "license": "mit"},
     "base_model: ../runs/a": {},  # a folder of who wrote it
-    "base_model: [me/a, me/b]\nlicense: other\nlicense_name: mine": {"license": "other", "license_name": "mine"},
+    "base_model: [me/a, me/b]\nlicense: other\nlicense_name: mine": {
+        "base_model": ["me/a", "me/b"],
+        "license": "other",
+        "license_name": "mine",
+    },
+    "base_model: [me/a, ../runs/b]": {},
+    "license: other\nlicense_link: https://a.b/c": {"license": "other", "license_link": "https://a.b/c"},
     "base_model: [": {},  # no YAML
     None: {},
 }
@@ -356,6 +362,13 @@ def test_a_folder_comes_from_where_its_card_says(metadata: str | None, tmp_path:
     assert Checkpoint(str(tmp_path), tmp_path, {}).lineage == LINEAGES[metadata]
     base_model = {"base_model": "me/mine"}
     assert Checkpoint("me/mine", tmp_path, {}).lineage == LINEAGES[metadata] | base_model  # on the Hub
+
+
+def test_a_licence_beside_a_card_is_linked_where_it_lies(tmp_path: Path):
+    (tmp_path / "README.md").write_text("---\nlicense: other\nlicense_link: LICENSE\n---\n")
+    link = {"license_link": "https://huggingface.co/me/mine/blob/main/LICENSE"}
+    assert Checkpoint("me/mine", tmp_path, {}).lineage == {"base_model": "me/mine", "license": "other"} | link
+    assert Checkpoint(str(tmp_path), tmp_path, {}).lineage == {"license": "other"}
 
 
 def test_base_model_and_licence_reach_the_cards_of_what_is_made_of_a_checkpoint(
