@@ -88,7 +88,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
     if target.scheme_kwargs is not None:
         came = {*scheme_names(kind)} - {*scheme_names(before.position_embedding_type)}
         trained = values["position_embedding_kwargs"] or {}
-        values["position_embedding_kwargs"] = _given_arguments(kind, came, trained, target.scheme_kwargs)
+        values["position_embedding_kwargs"] = given_arguments(kind, came, trained, target.scheme_kwargs)
     if rope_parameters is not None:  # what trained angles depend on stays unless it is given, as in loading
         trained = values["rope_parameters"] or {}
         kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
@@ -140,7 +140,7 @@ def _check_extension(
     return {**kept, "rope_type": extension, "factor": length / trained, "original_max_position_embeddings": trained}
 
 
-def _given_arguments(kind: str, came: set[str], trained: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def given_arguments(kind: str, came: set[str], trained: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a scheme with those that are given: the others of what was trained stay; what came has no others."""
     if len(scheme_names(kind)) == 1:
         return given if kind in came else trained | given

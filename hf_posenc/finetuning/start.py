@@ -10,6 +10,7 @@ from ..checkpoints.loading import CLASSIFIER, knowledge, load_model, longest_inp
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.tokenizers import check_ids, largest_id, load_tokenizer, open_tokenizer
 from ..conversion.convert import convert
+from ..conversion.swap import given_arguments
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
@@ -147,11 +148,10 @@ def _needs_conversion(options: Options, config: Any) -> bool:
     }
     if config.model_type != PosEncConfig.model_type:
         return True
-
-    def differs(value: Any, has: Any) -> bool:  # a config holds all arguments, defaults too
-        return value is not None and ({**(has or {}), **value} if isinstance(value, dict) else value) != has
-
-    return any(differs(value, getattr(config, name)) for name, value in wanted.items())
+    for name, value in wanted.items():  # a config holds all arguments, defaults too
+        if isinstance(value, dict):
+            wanted[name] = given_arguments(config.position_embedding_type, set(), getattr(config, name) or {}, value)
+    return any(value is not None and value != getattr(config, name) for name, value in wanted.items())
 
 
 def _convert(
@@ -172,6 +172,8 @@ def _convert(
     )
     tokenizer = _tokenizer_for(options, converted.tokenizer)
     config: Any = converted.model.config
+    with user_errors():
+        code_files(config)  # as of a new one
     config.dtype = None  # trained in float32, whatever the source is stored in
     keeps_head = knows_labels and not converted.report.keys.new
     notes = _set_fields(options, prepared.labels, config, checkpoint, keeps_head=keeps_head)

@@ -13,8 +13,10 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from hf_posenc import UserError, convert
 from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.finetuning.start import _needs_conversion
+from hf_posenc.options import Options
 from hf_posenc.training.trainer import merge_lora
-from tests.support.common import word_tokenizer, write_jsonl
+from tests.support.common import encoder, schemes_restored, word_tokenizer, write_jsonl
 from tests.support.training import rows, started, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -81,6 +83,21 @@ def test_a_checkpoint_of_ours_goes_on_as_it_is_unless_something_else_is_asked_fo
     assert {name: getattr(model.config, name) for name in has} == has
     assert len(tokenizer) == model.config.vocab_size
     assert model.config._name_or_path == str(ours)
+
+
+@pytest.mark.parametrize(("width", "converts"), [(4, False), (8, True)])
+def test_arguments_that_a_combination_has_already_convert_nothing(width, converts):
+    config = encoder("rope+window", position_embedding_kwargs={"window": {"sliding_window": 4}}).config
+    options = Options(scheme_kwargs={"window": {"sliding_window": width}}, pretrained="a")
+    assert _needs_conversion(options, config) == converts
+
+
+def test_a_scheme_that_could_not_be_saved_is_refused_before_training(ours, order, tmp_path):
+    path = tmp_path / "mine.py"
+    imports = "from hf_posenc import load\nfrom hf_posenc import PositionScheme\n"
+    path.write_text(f"{imports}class Mine(PositionScheme):\n    def embed(self, x, tokens):\n        return x\n")
+    with schemes_restored("mine"), pytest.raises(UserError, match="line 1: 'from hf_posenc import load' can't"):
+        started(**order, pretrained=str(ours), scheme="mine", scheme_file=str(path))
 
 
 @pytest.mark.parametrize(("scheme", "says"), [(None, "learned as it was"), ("rope", "learned to rope")])
