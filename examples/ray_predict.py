@@ -115,7 +115,7 @@ def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> tu
     finally:
         ray.shutdown()
     cut, empty = (sum(pc.sum(file[name]).as_py() for file in files) for name in ("truncated", "empty"))
-    doubts = remarks_on_long(dict.fromkeys(range(cut), 1), classifier.tokenizer, None)[1]
+    doubts = remarks_on_long(range(cut), classifier.tokenizer, None)[1]
     if empty:
         doubts.append(f"{options.input}: {empty:,} empty, and answered all the same: such an answer means nothing.")
     return sum(file.num_rows for file in files), doubts

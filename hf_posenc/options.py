@@ -127,6 +127,8 @@ READING = (
 """Options that say how a file of data is read: every command that reads one has them (see `reads_data` in `cli`)."""
 OF_LABELS = ("label_column", "label_delimiter", "label_names", "skip_missing")
 """Those of them that say nothing of texts alone."""
+OF_SEVERAL_LABELS = "label_delimiter"
+"""The one that a comparison hasn't, which is on one label per text."""
 _LISTS = ("text_column", "label_column", "label_names")
 """Options that name several things, also as a list in Python."""
 _OBJECTS = ("scheme_kwargs", "class_weights")

@@ -20,12 +20,12 @@ def _seeds(text: str) -> int | list[int]:
 
 
 @app.command(cls=WritingCommand)
-@reads_data("label_delimiter")  # a comparison is on one label per text
+@reads_data(shared.OF_SEVERAL_LABELS)
 def compare(
     context: typer.Context,
     output: Annotated[str, shared.output_option(help="Folder for the results.", show_default=False)],
     plan: Annotated[
-        str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
+        str | None, typer.Option(help="A YAML file that says what is compared, or the name of a built-in plan.")
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import NO_VALUE, UserError, checks_types, renaming
 from ..files import expanded
-from ..options import READING, Options, json_object, reading_options, words
+from ..options import OF_SEVERAL_LABELS, READING, Options, json_object, reading_options, words
 from ..quiet import alone
 from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
@@ -75,7 +75,7 @@ def compare(
         UserError: a parameter or the plan isn't accepted, the data can't be read, or the folder has another plan.
         Interrupted: Ctrl-C. What is finished is kept.
     """
-    given = reading_options(reading, "label_delimiter").changed()  # a comparison is on one label per text
+    given = reading_options(reading, OF_SEVERAL_LABELS).changed()
     with renaming(_as_given):
         chosen = read_plan(
             plan or {},
@@ -111,7 +111,8 @@ def _strings(given: str | Path | Sequence[str | Path] | None) -> list[str] | Non
 def _as_given(parameter: str, value: Any) -> tuple[str, Any]:
     """A parameter of `train` as one of `compare`, as a field of a plan, or else as a key of `options`."""
     name, _, key = parameter.partition(".")
-    if name in (*inspect.signature(compare).parameters, *READING) or name not in Options.__dataclass_fields__:
+    parameters = {*inspect.signature(compare).parameters, *READING} - {OF_SEVERAL_LABELS}
+    if name in parameters or name not in Options.__dataclass_fields__:
         return parameter, value
     if name in PLANNED:
         return PLANNED[name], value

@@ -333,7 +333,7 @@ def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: floa
     spare = [texts[:-1] for texts in groups.values() if len(texts) > 1]
     if not spare:
         what = f"There is one training text of each of {len(groups)} labels (in {total:,} rows) and no validation data"
-        way_out = f"Give {spell('validation')}; or {spell('validation_share', 0)}"
+        way_out = f"Give more texts of a label; or {spell('validation')}; or {spell('validation_share', 0)}"
         raise UserError(f"{what}. {way_out}; or, for numbers, {spell('problem_type', 'regression')}.")
     least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
     wanted = max(math.ceil(round(total * share, 6)), least, 1)

@@ -151,8 +151,8 @@ def kind_of(path: Path) -> str:
     return suffixes[-2] if suffixes[-1:] == ["gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
-def empty_in_words(source: str, texts: Sequence[Sequence[str]], place: Callable[[int], str]) -> str:
-    """A remark on texts that are empty, and answered all the same; nothing where there are none.
+def doubts_of_empty(source: str, texts: Sequence[Sequence[str]], place: Callable[[int], str]) -> list[str]:
+    """A sentence on texts that are empty, and answered all the same; none where there are none.
 
     Args:
         source: what messages call them.
@@ -161,9 +161,9 @@ def empty_in_words(source: str, texts: Sequence[Sequence[str]], place: Callable[
     """
     empty = [row for row, parts in enumerate(texts) if not all(part.strip() for part in parts)]
     if not empty:
-        return ""
+        return []
     said = f"{source}: {len(empty):,} empty, from {place(empty[0])} on, and answered all the same"
-    return f"{said}: such an answer means nothing."
+    return [f"{said}: such an answer means nothing."]
 
 
 _HALF = re.compile("[\ud800-\udfff]")

@@ -39,7 +39,7 @@ from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
 from ..data.labels import MOST_NUMBERED, many_numbers
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
-from ..data.reading import empty_in_words, refuse_surrogates
+from ..data.reading import doubts_of_empty, refuse_surrogates
 from ..data.tables import as_table
 from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell_in_python, spelling
 from ..files import expanded
@@ -261,12 +261,11 @@ class _Estimator(BaseEstimator):
         long: dict[int, int] = {}
         _, rows = texts_in_memory(texts, remembered_columns(self.model_.config))
         logits = list(logits_of(self.model_, self.tokenizer_, rows, windows=chosen, long=long))
-        notes, doubts = remarks_on_long(long, self.tokenizer_, chosen)
+        notes, doubts = remarks_on_long(long.values(), self.tokenizer_, chosen)
         for remark in notes:
             logger.info(remark)
-        for doubt in (*doubts, empty_in_words(IN_MEMORY, rows, "row {}".format)):
-            if doubt:
-                warnings.warn(doubt, stacklevel=4)
+        for doubt in (*doubts, *doubts_of_empty(IN_MEMORY, rows, "row {}".format)):
+            warnings.warn(doubt, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
@@ -427,11 +426,12 @@ def _refuse_many_numbers(labels: Any) -> None:
 
 def _refuse_labels_among(names: list[str], rows: list[tuple[str, ...]], labels: Any) -> None:
     """Refuses texts of which one in each row is its label."""
-    if len(rows[0]) == 1 or issparse(labels) or np.ndim(labels) > 1:
+    if len(rows[0]) == 1 or issparse(labels):
         return
-    answers = [str(label) for label in np.asarray(labels, dtype=object)]
+    answers = np.asarray(labels, dtype=object)  # in which lists may differ in length
+    written = [str(label) for label in answers] if answers.ndim == 1 else []
     for place, cells in enumerate(zip(*rows, strict=True)):
-        if list(cells) == answers:
+        if list(cells) == written:
             name = repr(names[place]) if names else place
             raise UserError(f"X's column {name} holds the labels. Leave it out of X.")
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..data.columns import as_input, find_columns
 from ..data.memory import values_in_memory
-from ..data.reading import empty_in_words, refuse_surrogates
+from ..data.reading import doubts_of_empty, refuse_surrogates
 from ..data.sources import read_split
 from ..data.tables import as_table
 from ..errors import UserError, checks_types, spell
@@ -74,7 +74,8 @@ class Answers:
     Attributes:
         rows: the inputs, with all columns as they were read.
         inputs: what the model reads of each.
-        read: what was read of a file, in words; of texts, that one is a file's name.
+        read: what was read of a file, in words; nothing of texts.
+        doubts: what to doubt of the inputs: some are empty, or a text is a file's name.
     """
 
     classifier: prediction.Classifier
@@ -82,7 +83,7 @@ class Answers:
     inputs: list[tuple[str, ...]]
     read: str
     asked: prediction.Asked
-    remark_of_empty: str
+    doubts: list[str]
     long: dict[int, int] = field(default_factory=dict)
 
     def compute(self, progress: Callable[[int], object] | None = None) -> Iterator[dict[str, Any]]:
@@ -90,9 +91,9 @@ class Answers:
         return prediction.answers_to(self.classifier, self.inputs, self.asked, long=self.long, progress=progress)
 
     def remarks(self) -> tuple[list[str], list[str]]:
-        """Says of answers that are computed what was read and how, and what to doubt: texts cut, and empty ones."""
-        notes, doubts = remarks_on_long(self.long, self.classifier.tokenizer, self.asked.windows)
-        return [*filter(None, [self.read]), *notes], [*doubts, *filter(None, [self.remark_of_empty])]
+        """Says of answers that are computed what was read and how, and what to doubt: texts cut, and the inputs."""
+        notes, doubts = remarks_on_long(self.long.values(), self.classifier.tokenizer, self.asked.windows)
+        return [*filter(None, [self.read]), *notes], [*doubts, *self.doubts]
 
 
 def open_answers(
@@ -144,8 +145,10 @@ def _of_texts(
     table = as_table(pa.table(cells), "Your texts")
     inputs = [as_input(row, classifier.known.columns) for row in zip(*cells.values(), strict=True)]
     files = [text for text in texts if os.path.isfile(text)]
-    read = f"{files[0]!r} was taken as a text. It is a file, too, which {spell('data')} reads." if files else ""
-    return Answers(classifier, table.rows, inputs, read, asked, empty_in_words(table.name, inputs, table.where))
+    doubts = doubts_of_empty(table.name, inputs, table.where)
+    if files:
+        doubts.append(f"{files[0]!r} was taken as a text. It is a file, too, which {spell('data')} reads.")
+    return Answers(classifier, table.rows, inputs, "", asked, doubts)
 
 
 def _of_a_file(
@@ -156,7 +159,7 @@ def _of_a_file(
     columns = find_columns(table, options, classifier.known.columns, needs_label=False)
     inputs = list(zip(*columns.texts(table), strict=True))
     read = f"{table.name}: {columns.sentence(table.names)}; {table.summary}."
-    return Answers(classifier, table.rows, inputs, read, asked, empty_in_words(table.name, inputs, table.where))
+    return Answers(classifier, table.rows, inputs, read, asked, doubts_of_empty(table.name, inputs, table.where))
 
 
 def _list_of_texts(texts: Any) -> list[str] | None:

@@ -285,7 +285,7 @@ def score_checkpoint(
         rows = _rows_at(part[LINE][wrong] if wrong else [], table.rows, table.numbers)
         write_answers(errors, rows, answers_from_logits(logits[wrong], names, kind), names)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
-    notes, doubts = remarks_on_long(long, classifier.tokenizer, asked.windows)
+    notes, doubts = remarks_on_long(long.values(), classifier.tokenizer, asked.windows)
     return Evaluation(
         metrics=loss_and_metrics(loss, logits, labels),
         classes=class_scores(labels, predicted, prepared.labels.names),

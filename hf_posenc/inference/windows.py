@@ -5,7 +5,7 @@ ends with the text, so that none is padded. In a pair the first text stands in e
 All windows of a text count alike in its one answer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -161,13 +161,19 @@ def rows_of(
 
 
 def remarks_on_long(
-    long: Mapping[int, int], tokenizer: PreTrainedTokenizerBase, windows: Windows | None
+    long: Collection[int], tokenizer: PreTrainedTokenizerBase, windows: Windows | None
 ) -> tuple[list[str], list[str]]:
-    """Says how many texts were longer than the model reads: a note if they were read in windows, a doubt if cut."""
+    """Says that texts were longer than the model reads: a note if they were read in windows, a doubt if cut.
+
+    Args:
+        long: of each of them the number of its windows; of those that were cut any number.
+        tokenizer: has the longest input.
+        windows: by which they were read; None: they were cut.
+    """
     if not long:
         return [], []
     texts = "1 text has" if len(long) == 1 else f"{len(long):,} texts have"
     more = f"{texts} more than {tokenizer.model_max_length:,} tokens"
     if windows is None:
         return [], [f"{more}, and only so many were read."]
-    return [f"{more}: read in {sum(long.values()):,} windows, by the {windows.answer} of their answers."], []
+    return [f"{more}: read in {sum(long):,} windows, by the {windows.answer} of their answers."], []

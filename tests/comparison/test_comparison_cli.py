@@ -121,6 +121,7 @@ def test_the_function_returns_what_the_command_prints(tmp_path, pretended):
             "options={'epochs': 1} has no effect beside options={'max_steps': ",
         ),
         ({"options": {"set": {"optim": "adam"}}}, "options={'set': {'optim': 'adam'}} is out of range"),
+        ({"options": {"label_delimiter": ""}}, "options={'label_delimiter': ''} separates no labels"),
         ({"delimiter": "::"}, "delimiter='::' can't separate"),
         ({"schemes": []}, "There are no schemes. Give schemes, or"),
         ({"reference": "t5"}, "reference names 't5', which isn't among none"),

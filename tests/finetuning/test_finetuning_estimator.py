@@ -235,6 +235,7 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
         (["a", "b", "c"], ["x", None, "y"], "None: the label of row 1"),
         (["a", "b"], [["x"], None], "None: the label of row 1"),
         (["a", "b", "c"], [["x"], ["y", "x"], ["x"]], "legacy multi-label .* MultiLabelBinarizer"),
+        ([("a", "b")] * 3, [["x"], ["y", "x"], ["x"]], "legacy multi-label .* MultiLabelBinarizer"),
         (["a", "b"], np.array([[1, 2], [3, 4]]), "y should be a 1d array"),
         (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of row 1"),
         (["a", "b"], pd.DataFrame({"label": ["x", None]}), "None: the label of row 1"),

@@ -4,6 +4,7 @@ import csv
 import datetime as dt
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from decimal import Decimal
@@ -491,3 +492,5 @@ def test_a_text_that_is_the_name_of_a_file_is_said(run, checkpoint, tmp_path, mo
     said = "'test.csv' was taken as a text. It is a file, too, which --data reads."
     assert said in run("predict", checkpoint, "test.csv")[2]
     assert "was taken" not in run("predict", checkpoint, "test.csv is good")[2]
+    with pytest.warns(UserWarning, match=re.escape(said.replace("--data", "data"))):
+        hf_posenc.predict(checkpoint, ["test.csv", "good"])
