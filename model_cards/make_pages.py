@@ -304,12 +304,15 @@ def command_tables() -> str:
 
 def _option_tables(command: str, parameters: list[Any], context: Any) -> list[str]:
     """The options of a command, a table for each group."""
-    sentences, rows = _sentences(command), defaultdict(list)
+    sentences, defaults, rows = _sentences(command), _defaults(command), defaultdict(list)
     for parameter in parameters:
         if record := parameter.get_help_record(context):
             words, text = record
             about = next((title for title, names in GROUPS.items() if parameter.name in names), "Run")
             sentence = _on_the_command_line(sentences.get(str(parameter.name), text), parameter.required)
+            default = defaults.get(parameter.name)
+            if default is not None and "default" not in sentence.lower() and not parameter.required:
+                sentence += f" Default: {default}."
             rows[about].append([f"`{words}`".replace("|", "\\|"), sentence.replace("|", "\\|")])
     titles = [title for title in (*GROUPS, "Run") if title in rows]
     return [markdown_table((title, ""), rows[title], "ll") for title in titles]
@@ -323,12 +326,24 @@ def _on_the_command_line(sentence: str, is_required: bool) -> str:
     return f"{said}Default: {default}"
 
 
+def _functions(command: str) -> list[Any]:
+    """What takes the parameters of a command in Python; a later one says more of them."""
+    found = getattr(hf_posenc, {"check": "check_scheme"}.get(command, command), None)
+    functions = [found] * callable(found)  # `schemes` is a module
+    return [*[Options] * len(functions), *[hf_posenc.Healing] * (command == "convert"), *functions]
+
+
+def _defaults(command: str) -> dict[str, str]:
+    """Defaults of a command's parameters in Python that are numbers or words."""
+    parameters = [item for function in _functions(command) for item in inspect.signature(function).parameters.items()]
+    kinds = (int, float, str)
+    return {name: f"`{p.default}`" for name, p in parameters if type(p.default) in kinds}
+
+
 def _sentences(command: str) -> dict[str, str]:
     """What the docstring of a command's function says of each parameter."""
-    function = getattr(hf_posenc, {"check": "check_scheme"}.get(command, command), None)
     sentences: dict[str, str] = {}
-    reads = [Options] * (function is not None or command == "train")
-    for documented in (*reads, *[hf_posenc.Healing] * (command == "convert"), function):
+    for documented in _functions(command):
         text = inspect.getdoc(documented) or ""
         for entry in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE):
             words = " ".join(entry[2].split())

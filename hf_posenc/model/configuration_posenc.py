@@ -178,7 +178,7 @@ class PosEncConfig(PreTrainedConfig):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Reads a checkpoint's configuration; with `trust_remote_code=True` also the code of its author's own scheme.
 
-        A model can then be built from the configuration alone. (Where hf_posenc is installed, transformers'
+        A model can then be built from the configuration alone. (Where hf_posenc is imported, transformers'
         `AutoConfig` doesn't pass `trust_remote_code` on, so its configurations lack that code.)
 
         Raises:

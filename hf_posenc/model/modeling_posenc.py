@@ -2,7 +2,7 @@
 
 The positional scheme is one module (`model.position`) that the encoder calls in three places: at the input (`embed`),
 on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `layer_bias`). Nothing here knows which
-scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, faster ones (see `seam.py`).
+scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is imported, faster ones (see `seam.py`).
 """
 
 import copy

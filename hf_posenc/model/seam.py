@@ -1,4 +1,4 @@
-"""The seam: what hf_posenc adds to a model where it is installed, and a checkpoint's own code does without.
+"""The seam: what hf_posenc adds to a model where it is imported, and a checkpoint's own code does without.
 
 `kernels` are parts of layers, here PyTorch's own. `PosEncConfig.support` helps those who write configurations and
 schemes, and here does nothing. hf_posenc registers its own of both when it is imported.
