@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,14 +28,12 @@ def last_name(path: str) -> str:
 
 
 def without_folders(value: Any, *, keep_relative: bool = False) -> Any:
-    """A record's value with last names in the place of paths, in dictionaries and lists too.
+    """A path, or a list of paths, as a record has it: by its last name.
 
     Args:
-        value: of an option, which may be a path or anything else.
+        value: of an option that may be a path, a name on the Hub or None.
         keep_relative: leave paths that aren't absolute, for a record that is read again where it was written.
     """
-    if isinstance(value, Mapping):
-        return {name: without_folders(item, keep_relative=keep_relative) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(without_folders(item, keep_relative=keep_relative) for item in value)
     if not isinstance(value, str) or len(Path(value).parts) < 2:
@@ -57,7 +55,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", suffix=WRITING, dir=path.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=f".{path.name[:40]}-", suffix=WRITING, dir=path.parent) as folder:
         yield Path(folder) / path.name
         os.replace(Path(folder) / path.name, path)
 

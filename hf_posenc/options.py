@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, ge
 import typer
 
 from .errors import UserError, check_type, spell
-from .files import expanded
+from .files import expanded, without_folders
 from .schemes.names import known_schemes
 
 
@@ -318,6 +318,15 @@ def reading_options(reading: Mapping[str, Any], *left_out: str, **others: Any) -
             known = ", ".join(name for name in READING if name not in left_out)
             raise TypeError(f"unexpected keyword argument {name!r}; data is read by {known}")
     return Options.of(**reading, **others)
+
+
+def recorded(options: Mapping[str, Any], *, keep_relative: bool = False) -> dict[str, Any]:
+    """Options as a record has them: paths by their last names, see `without_folders`."""
+    kept = partial(without_folders, keep_relative=keep_relative)
+    record = {name: kept(value) if name in PATHS else value for name, value in options.items()}
+    if isinstance(fields := options.get("set"), Mapping):  # some of TrainingArguments are paths
+        record["set"] = {name: kept(value) for name, value in fields.items()}
+    return record
 
 
 def words(text: str) -> list[str]:

@@ -106,5 +106,5 @@ def test_fit_writes_into_an_output_that_is_free_and_what_is_loaded_can_be_saved(
     assert list(fitted.classes_) == ["b", "g"]
     for name in ("_trained_on.npy", "results.json", "README.md"):
         assert (tmp_path / "copy" / name).read_bytes() == (tmp_path / "mine" / name).read_bytes()
-    with pytest.raises(UserError, match="Give more texts of a label; or validation of hf_posenc.train; or validation_share=0"):
+    with pytest.raises(UserError, match="of a label; or validation of hf_posenc.train; or validation_share=0"):
         hf_posenc.fit(["a b", "c d"] * 20, ["x", "y"] * 20, **QUICK)

@@ -8,7 +8,8 @@ import pytest
 
 import hf_posenc
 from hf_posenc import UserError
-from hf_posenc.options import Options
+from hf_posenc.files import write_json
+from hf_posenc.options import Options, recorded
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -69,3 +70,19 @@ def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
     assert options.assigned == values
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
     assert Options(**asdict(options)) == options
+
+
+def test_a_record_names_folders_where_an_option_is_a_path_and_nowhere_else():
+    given = {"data": "/home/me/a.csv", "label_names": "/m/01abc,/m/02x", "join": "/ ", "pretrained": "me/mine"}
+    kept = {**given, "data": "a.csv"}
+    assert recorded({**given, "set": {"deepspeed": "/home/me/ds.json", "seed": 1}}) == {
+        **kept,
+        "set": {"deepspeed": "ds.json", "seed": 1},
+    }
+    assert recorded({"data": "sub/a.csv"}, keep_relative=True) == {"data": "sub/a.csv"}
+
+
+def test_a_file_of_the_longest_name_is_written(tmp_path):
+    path = tmp_path / ("é" * 125 + ".json")
+    write_json(path, {})
+    assert [*tmp_path.iterdir()] == [path]

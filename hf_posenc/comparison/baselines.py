@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,30 @@ def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray
 
 
 def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:
-    """The texts that a model reads, for pairs the first ones and the second ones."""
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    """The texts that a model reads, for pairs the first ones and the second ones; special tokens inside one stay."""
+    before, *between, after = _specials(tokenizer, columns)
+    kinds = dataset["token_type_ids"] if "token_type_ids" in dataset.column_names else repeat(())
     texts: list[list[str]] = [[] for _ in range(columns)]
-    for ids in dataset["input_ids"]:
-        segments = [list(part) for is_text, part in groupby(ids, lambda token: token not in special) if is_text]
-        for column, segment in zip(texts, segments + [[]] * columns, strict=False):
-            column.append(str(tokenizer.decode(segment)))
+    for ids, types in zip(dataset["input_ids"], kinds, strict=False):
+        inner, parts = ids[len(before) : len(ids) - len(after)], []
+        for joint in between:
+            second = list(types).index(1) - len(before) if 1 in types else _place(joint, inner) + len(joint)
+            parts.append(inner[: second - len(joint)])
+            inner = inner[second:]
+        for column, part in zip(texts, [*parts, inner, *[[]] * columns], strict=False):
+            column.append(str(tokenizer.decode(part)))
     return texts
+
+
+def _specials(tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[int]]:
+    """The special tokens before the first text, between two, and after the last one."""
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    ids = tokenizer(*["a"] * columns)["input_ids"]
+    runs = [(is_special, list(run)) for is_special, run in groupby(ids, special.__contains__)]
+    first, last = runs[0][0], runs[-1][0]
+    return [[]] * (not first) + [run for is_special, run in runs if is_special] + [[]] * (not last)
+
+
+def _place(joint: list[int], ids: list[int]) -> int:
+    """Where these tokens stand first."""
+    return next(place for place in range(len(ids)) if ids[place : place + len(joint)] == joint)

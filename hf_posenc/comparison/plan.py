@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from ..errors import UserError
 from ..files import without_folders
-from ..options import COUNT, POSITIVE, SEED, SHARE, Options, whole_number
+from ..options import COUNT, POSITIVE, SEED, SHARE, Options, recorded, whole_number
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")
@@ -30,6 +30,7 @@ GENERATED = ("probes", "halves")
 CONTROL = "halves"
 MAJORITY = "majority"
 """The baseline that every table has: the most frequent label."""
+_LENGTHS = ("epochs", "max_steps")
 _OF_GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
 """A mean over all tokens would hide order, and no example is seen twice."""
 VALIDATION_SHARE = 0.1
@@ -195,14 +196,10 @@ class Plan:
         if not task.is_generated and (count := self.train_examples_of(task)) is not None:
             options["max_rows"] = count
         layers = [*([_OF_GENERATED] if task.is_generated else []), self.options, task.options]
-        for layer in layers:
-            fields |= layer.get("set") or {}
-            if "max_steps" in layer:
-                options.pop("epochs", None)
-            options |= layer
+        options = merged_options({**options, "set": fields}, *layers)
         if self.until_flat is not None:
             options.pop("epochs", None)
-        return {**options, "set": fields}
+        return options
 
     def ending_of(self, task: Task) -> dict[str, Any]:
         """The options of a training that ends when it is flat."""
@@ -237,13 +234,13 @@ class Plan:
 
     def recorded(self) -> "Plan":
         """The plan as a folder of results keeps it: without the folders of this machine that absolute paths name."""
-        kept = partial(without_folders, keep_relative=True)
+        kept, of_options = partial(without_folders, keep_relative=True), partial(recorded, keep_relative=True)
         return replace(
             self,
-            tasks=tuple(replace(task, data=kept(task.data), options=kept(task.options)) for task in self.tasks),
+            tasks=tuple(replace(task, data=kept(task.data), options=of_options(task.options)) for task in self.tasks),
             pretrained=kept(self.pretrained),
             scheme_files=kept(self.scheme_files),
-            options=kept(self.options),
+            options=of_options(self.options),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -304,6 +301,23 @@ class PlannedRun:
         """The name of its files."""
         trial = "" if self.factor is None else f"-rate{self.factor:g}x"
         return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
+
+
+def merged_options(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `train`, those of later layers in place of earlier ones: of `set` field by field.
+
+    A run's length is epochs or steps: the later layer's.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if any(layer.get(name) is not None for name in _LENGTHS):
+            merged = {name: value for name, value in merged.items() if name not in _LENGTHS}
+        fields = layer.get("set")
+        both = {**(merged.get("set") or {}), **fields} if isinstance(fields, Mapping) else fields
+        merged |= layer
+        if both is not None:
+            merged["set"] = both
+    return merged
 
 
 def _compact(values: Mapping[str, Any]) -> dict[str, Any]:

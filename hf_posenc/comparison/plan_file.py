@@ -14,7 +14,7 @@ from ..errors import UserError, did_you_mean, one_line, spell
 from ..files import expanded
 from ..options import FROM_0_TO_1, check_range, whole_number
 from ..schemes.names import known_schemes
-from .plan import DEVELOPMENT_SEED, Plan, Task, UntilFlat
+from .plan import DEVELOPMENT_SEED, Plan, Task, UntilFlat, merged_options
 from .probes import PROBES, SHORTEST
 
 PLANNED = {name: name for name in ("output", "overwrite", "resume", "data", "validation", "test")}
@@ -38,7 +38,7 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     pinned = values.get("options")
     values = {**values, **{name: value for name, value in overrides.items() if value is not None}}
     if isinstance(pinned, dict) and overrides.get("options") is not None:
-        values["options"] = {**pinned, **overrides["options"]}
+        values["options"] = merged_options(pinned, overrides["options"])
     values.pop("about", None)  # of a built-in plan
     if "pretrained" in values:
         values["pretrained"] = expanded(values["pretrained"])
@@ -154,6 +154,8 @@ def _check_names(plan: Plan) -> None:
             if list(given).count(name) > 1:
                 raise UserError(f"In the plan's {what} {name!r} stands twice. Leave one out.")
     for name, group in plan.groups.items():
+        if not group:
+            raise UserError(f"The group {name!r} has no tasks. Name some of {', '.join(tasks)}, or leave it out.")
         if len({tasks[task].metric for task in group}) > 1:
             raise UserError(f"The group {name!r} has tasks with different metrics. Make a group of each metric.")
 

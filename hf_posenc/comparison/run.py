@@ -36,6 +36,8 @@ _TEST_TOKENS = 16_384
 """Tokens of a test batch, padding included: longer inputs come in smaller batches."""
 RISEN = 1.05
 """The loss has risen where the mean over the last twentieth of the steps is so many times that over the first one."""
+LEAST_STEPS = 40
+"""In shorter runs these are the losses of single steps, which rise by chance."""
 NOT_FINITE = "a loss that isn't finite"
 HAS_RISEN = "a training loss above its start"
 
@@ -150,7 +152,8 @@ def run_one(
         "last_loss": losses[-1] if losses else None,
     }
     made = [{**shared, **row} for row in tested]
-    has_risen = losses and losses[-1] > RISEN * losses[0]
+    is_long = trained.report.history[-1].get("step", 0) >= LEAST_STEPS
+    has_risen = is_long and losses and losses[-1] > RISEN * losses[0]
     if has_risen and majority and not _is_above(made, majority, plan.home_length):
         return _diverged(majority, shared, HAS_RISEN)
     return made

@@ -24,7 +24,9 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]
     """
     if not names:
         return []
-    scores, numbers = ("precision", "recall", "f1"), range(len(names))
+    scores, numbers = ("precision", "recall", "f1"), list(range(len(names)))
+    if labels.shape[1:] == (1,):  # scikit-learn takes one column of 0 and 1 for two classes
+        numbers = [1]
     columns = precision_recall_fscore_support(labels.astype(int), predicted, labels=numbers, zero_division=0)
     return [  # without examples there is nothing to be right about
         {"label": name}

@@ -64,7 +64,8 @@ def evaluations_of(
     Raises:
         UserError: what is asked for leaves no choice of the best weights, and it isn't said that there need be none.
     """
-    asked, apart = strategies(chosen), math.ceil(length.epochs / MOST_EVALUATIONS)
+    epochs = length.steps / length.steps_per_epoch
+    asked, apart = strategies(chosen), math.ceil(epochs / MOST_EVALUATIONS)
     usual = "epoch" if apart == 1 else "steps"
 
     def steps_of(what: str, other: str) -> int:

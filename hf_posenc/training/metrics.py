@@ -56,6 +56,12 @@ def _correlation(function: Callable[..., Any], references: Any, predictions: Any
     return function(predictions, references).statistic if len(predictions) > 1 else 0.0
 
 
+def _macro_f1(references: Any, predictions: Any) -> float:
+    # scikit-learn takes one column of 0 and 1 for two classes
+    average = "binary" if np.shape(references)[1:] == (1,) else "macro"
+    return f1_score(references, predictions, average=average, zero_division=0)
+
+
 def _metric(key: str, function: Callable[..., Any], description: str, *, real_valued: bool = False) -> type[_Metric]:
     return type(
         key,
@@ -69,7 +75,7 @@ Accuracy = _metric(
 )
 MacroF1 = _metric(
     "macro_f1",
-    partial(f1_score, average="macro", zero_division=0),
+    _macro_f1,
     "Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted.",
 )
 Matthews = _metric(

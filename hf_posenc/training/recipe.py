@@ -179,7 +179,9 @@ def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str,
         raise UserError(f"{optimizer} can't be made: {one_line(error)}") from error
     if recipe.one_cycle:
         _check_momentum(made, optimizer, chosen)
-    others = {spell(f"set.{name}", chosen[name]): {name: chosen[name] / 2 + 0.1} for name in _OF_ADAM if name in chosen}
+    others: dict[str, dict[str, Any]] = {}
+    for name in filter(chosen.__contains__, _OF_ADAM):
+        others[spell(f"set.{name}", chosen[name])] = {name: 0.5 if chosen[name] == 0.25 else 0.25}
     settings = recipe.optim_args.replace(" ", "").split(",") if recipe.optim_args else []
     for setting in settings:
         without = ",".join(other for other in settings if other != setting)

@@ -20,10 +20,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..checkpoints.opening import Checkpoint
 from ..data.preparing import DataSummary, PreparedData
 from ..errors import spell
-from ..files import without_folders
 from ..machine import versions
 from ..markdown import HERE, markdown_table, plain, render
-from ..options import Options
+from ..options import Options, recorded
 from ..progress import NO_SCORES
 from ..schemes.describe import position_rates, rates_in_words
 from .classes import class_scores, class_table, class_tables, confusion, short
@@ -295,7 +294,7 @@ class TrainingReport:
                     dataset_split=split,
                     metric_type="f1" if metric == "macro_f1" else metric,
                     metric_name="macro F1" if metric == "macro_f1" else None,
-                    metric_value=round(value, 4),
+                    metric_value=float(digits(value)),
                 )
                 for split, metrics in self.scores().items()
                 for metric, value in metrics.items()
@@ -344,7 +343,7 @@ def begin_report(
     ]
     rates = rates_in_words(position_rates(model.config)) if options.position_rate is None else ""
     return TrainingReport(
-        options=without_folders({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
+        options=recorded({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         lineage={} if checkpoint is None else checkpoint.lineage,
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,

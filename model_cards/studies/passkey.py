@@ -395,10 +395,11 @@ def _healing_words(results: dict[str, Any]) -> list[str]:
         return []
     before, after = (min(part[when]["cosine"] for part in made) for when in ("before", "after"))
     texts, tokens = made[0]["after"]["sequences"], made[0]["after"]["tokens"]
-    healings = "a healing" if len(made) == 1 else f"each of {len(made)} healings"
+    healings = "a healing" if len(made) == 1 else f"{len(made)} healings"
+    least = "a" if len(made) == 1 else "at least a"
     return [
-        f"- After {healings} embeddings of {texts} other reviews, of {tokens / texts:.0f} tokens in the mean, have a "
-        f"cosine of at least {after:.2f} with the original's, before of {before:.2f}."
+        f"- After {healings} embeddings of {texts} other reviews, of {tokens / texts:.0f} tokens in the mean, have "
+        f"{least} mean cosine of {after:.3f} with the original's, before of {before:.3f}."
     ]
 
 

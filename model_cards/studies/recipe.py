@@ -17,7 +17,7 @@ import json
 import random
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,17 +221,21 @@ def pretrained_table(results: dict[str, Any]) -> str:
 
 def few_table(results: dict[str, Any]) -> str:
     """What label smoothing gains on training rows that weren't trained on, with 95 % intervals, as markdown."""
-    runs, pairs, rows = _runs(results), [], []
+    runs, rows = _runs(results), []
+    gains: dict[str, list[dict[str, float]]] = {}
     for name, size in itertools.product(FEW, FEW_ROWS):
-        cells = [runs.get(("few", name, str(size), f"{smoothing:g}"), []) for smoothing in SMOOTHED]
+        keys = [("few", name, str(size), f"{smoothing:g}") for smoothing in SMOOTHED]
+        cells = [runs.get(key, []) for key in keys]
         if all(cells):
-            scored = [[run["test"]["accuracy"] for run in cell] for cell in cells]
-            pairs.append([with_it - without for without, with_it in zip(*scored, strict=False)])
+            without, with_it = (_by_seed(results, key) for key in keys)
+            gain = {seed: with_it[seed] - without[seed] for seed in without if seed in with_it}
+            gains.setdefault(name, []).append(gain)
             rows.append(
-                (name, f"{size:,}", *map(_mean, cells), difference(mean_over_seeds(*pairs[-1:])), len(pairs[-1]))
+                (name, f"{size:,}", *map(_mean, cells), difference(mean_over_seeds([*gain.values()])), len(gain))
             )
-    if pairs:
-        rows.append(("mean", "", "", "", difference(mean_over_seeds(*pairs)), ""))
+    if gains:  # trainings of a set with one seed have rows in common
+        mean = mean_over_seeds(*map(_averaged, gains.values()))
+        rows.append(("mean", "", "", "", difference(mean), ""))
     return markdown_table(("set", "rows", *(f"{s:g}" for s in SMOOTHED), "difference", "seeds"), rows)
 
 
@@ -249,6 +253,19 @@ def stock_gap(results: dict[str, Any]) -> str:
         f"Over the {len(means)} rows, the accuracy of `learned` minus that of stock BERT is "
         f"{mean:+.3f} on average (standard error {error:.3f})."
     )
+
+
+def _by_seed(results: dict[str, Any], key: Sequence[str]) -> dict[str, float]:
+    """The accuracy of each seed of a kind, set, rows and scheme."""
+    start = "/".join(key) + "/"
+    parts = results["parts"].items()
+    return {name.removeprefix(start): run["test"]["accuracy"] for name, run in parts if name.startswith(start)}
+
+
+def _averaged(of_sizes: Sequence[dict[str, float]]) -> list[float]:
+    """The mean over the sizes of each seed that all of them have."""
+    seeds = [seed for seed in of_sizes[0] if all(seed in gain for gain in of_sizes)]
+    return [statistics.fmean(gain[seed] for gain in of_sizes) for seed in seeds]
 
 
 def _runs(results: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:

@@ -73,6 +73,18 @@ def test_options_beside_a_plan_leave_its_others():
     pinned = read_plan("quick").options
     assert pinned
     assert read_plan("quick", options={"epochs": 1}).options == {**pinned, "epochs": 1}
+    fields = read_plan("quick", options={"set": {"hidden_dropout_prob": 0.1}}).options["set"]
+    assert fields == {**pinned["set"], "hidden_dropout_prob": 0.1}
+    assert len(fields) > 1
+
+
+def test_a_runs_length_is_that_of_the_last_who_says_it():
+    plan = read_plan("quick", options={"max_steps": 10})
+    assert ("epochs" in plan.options, plan.options["max_steps"]) == (False, 10)
+    own = {"data": "halves", "name": "own", "options": {"epochs": 2}}
+    plan = toy(tasks=[own], options={"max_steps": 3})
+    chosen = plan.options_of(plan.tasks[0])
+    assert (chosen["epochs"], "max_steps" in chosen) == (2, False)
 
 
 def test_an_encoder_learns_by_the_defaults_of_train():
@@ -146,6 +158,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"train_examples": 1}, "train_examples 1 is out of range. Give a whole number from 2"),
         ({"scheme_kwargs": {"t5": {}}}, "scheme_kwargs names 't5'"),
         ({"scheme_kwargs": {"rope": {"bucket": 3}}}, "'bucket'"),
+        ({"groups": {"later": []}}, "The group 'later' has no tasks. Name some of probes, or leave it out"),
         ({"options": {"set": ["a"]}}, "The task 'probes', options: "),
         ({"options": {"seed": 3}}, "can't set 'seed'"),
         ({"options": {"learning_rate": 0, 1: None}}, "1: None}. Invalid key"),

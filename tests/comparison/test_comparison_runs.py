@@ -10,14 +10,14 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from filelock import FileLock
-from transformers import BertConfig, BertModel, Trainer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Trainer
 
 import hf_posenc
 from hf_posenc import SCHEMES, Comparison, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
@@ -320,10 +320,33 @@ def test_texts_that_a_shorter_length_holds_are_tested_at_the_train_length_too(tm
     assert [length for _, length in parts] == [44, 48]
 
 
-def test_baselines_read_the_texts_of_a_pair_between_the_special_tokens():
-    for ids, special in (([1, 7, 8, 2, 9, 2, 0, 0], {0, 1, 2}), ([0, 7, 8, 2, 2, 9, 2], {0, 2})):
-        tokenizer = SimpleNamespace(all_special_ids=[*special, 8], unk_token_id=8, decode=str)
-        assert _texts(Dataset.from_dict({"input_ids": [ids]}), tokenizer, 2) == [["[7, 8]"], ["[9]"]]
+@pytest.mark.parametrize("joint", [["[SEP]"], ["</s>", "</s>"]])
+@pytest.mark.parametrize("has_types", [True, False])
+@pytest.mark.parametrize(
+    "texts", [(["a b"],), (["a [SEP] b"],), (["a b"], ["c"]), (["[UNK]"], ["c [SEP] d"]), ([""], ["b"]), (["a"], [""])]
+)
+def test_baselines_read_each_text_whole_between_the_special_tokens(texts, joint, has_types):
+    words = ["[UNK]", "[CLS]", "[SEP]", "</s>", *"abcd"]
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A {' '.join(joint)} $B:1 [SEP]:1",
+        special_tokens=[(word, words.index(word)) for word in words[1:4]],
+    )
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "eos_token": "</s>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=["input_ids"], **names)
+    encoded = tokenizer(*texts, return_token_type_ids=True)
+    columns = {"input_ids": encoded["input_ids"]}
+    columns |= {"token_type_ids": encoded["token_type_ids"]} if has_types else {}
+    assert _texts(Dataset.from_dict(columns), tokenizer, len(texts)) == list(texts)
+
+
+def test_a_tokenizer_without_special_tokens_leaves_a_text_whole():
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
+    assert _texts(Dataset.from_dict({"input_ids": [[1, 2]]}), tokenizer, 1) == [["a b"]]
 
 
 def test_some_of_the_tests_are_drawn_from_all(tmp_path):
@@ -703,12 +726,17 @@ def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pret
 
 
 @pytest.mark.parametrize(
-    ("rate", "initial", "reason"),
-    [(0.001, 0.05, None), (1.0, 0.05, "a training loss above its start"), (0.001, 1e25, "a loss that isn't finite")],
+    ("rate", "initial", "steps", "reason"),
+    [
+        (0.001, 0.05, 40, None),
+        (1.0, 0.05, 40, "a training loss above its start"),
+        (1.0, 0.05, 39, None),  # by two single batches nobody can tell
+        (0.001, 1e25, 4, "a loss that isn't finite"),
+    ],
 )
-def test_a_run_that_diverged_has_the_majoritys_score(tmp_path, rate, initial, reason):
+def test_a_run_that_diverged_has_the_majoritys_score(tmp_path, rate, initial, steps, reason):
     """And not one whose loss is a little higher, as chance has it."""
-    fields = {"learning_rate": rate, "set": {**SMALL["set"], "initializer_range": initial}}
+    fields = {"learning_rate": rate, "max_steps": steps, "set": {**SMALL["set"], "initializer_range": initial}}
     plan = toy(schemes=["rope"], test_lengths=[32], options={**SMALL, **fields})
     assert execute(plan, tmp_path, console=quiet()).failed == {}
     run = read_run(tmp_path, "probes-rope-seed0")

@@ -22,6 +22,8 @@ from hf_posenc.training.baselines import (
     sample,
     sample_in_words,
 )
+from hf_posenc.training.classes import class_scores
+from hf_posenc.training.metrics import MacroF1, compute_metrics
 from hf_posenc.training.report import calibrate, calibration_error
 from tests.support.training import results, train
 
@@ -81,6 +83,18 @@ def test_baselines_of_each_problem_type_have_its_metrics():
     number, _ = baseline_scores((texts, [1.0, 3.0, 1.0, 3.0]), {"test": (texts, [2.0] * 4)}, NUMBER)
     assert number["majority"]["test_mse"] == 0.0
     assert 0.1 < number["word_pairs"]["test_mse"] < 1.0
+
+
+def test_one_label_that_may_apply_is_scored_where_it_applies():
+    """scikit-learn takes a column of 0 and 1 for two classes."""
+    right, given = np.array([[1], [0], [0], [0], [1], [0]]), np.array([[1], [0], [0], [1], [0], [0]])
+    (scores,) = class_scores(right, given, ("a",))
+    assert scores == {"label": "a", "precision": 0.5, "recall": 0.5, "f1": 0.5, "examples": 2}
+    assert compute_metrics(given, right, SEVERAL) == {"accuracy": 4 / 6, "macro_f1": 0.5}
+    twice = compute_metrics(given.repeat(2, 1), right.repeat(2, 1), SEVERAL)
+    assert twice == compute_metrics(given, right, SEVERAL)
+    measured = MacroF1(config_name="multilabel").compute(predictions=given, references=right)
+    assert measured == {"macro_f1": 0.5}
 
 
 @pytest.mark.parametrize("problem_type", [ONE, SEVERAL])
