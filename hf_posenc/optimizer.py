@@ -14,8 +14,8 @@ def scale_position_learning_rates(
     """Multiplies the learning rate of each scheme's parameters by its `position_rate`, in place.
 
     AdamW changes a number by about the learning rate in a step. That is much for an entry of a matrix, and next to
-    nothing for a bias on attention logits or the logarithm of a slope, whose size is about 1. These parameters get no
-    weight decay either: 0 isn't a neutral value for them.
+    nothing for a bias on attention logits or the logarithm of a slope, whose size is about 1. What has a rate of its
+    own gets no weight decay either, whatever `position_rate` is: 0 isn't a neutral value for it.
 
     Args:
         optimizer: of the model, which hasn't taken a step and has no schedule yet.
@@ -48,13 +48,13 @@ def _is_used(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _rates_of_positions(model: nn.Module, position_rate: float | None) -> dict[Any, tuple[float, bool]]:
-    """The rate of each parameter of a scheme, and that it doesn't decay."""
+    """The rate of each parameter of a scheme, and whether it decays."""
     rates: dict[Any, tuple[float, bool]] = {}
     for module in model.modules():  # parts after the whole that they are parts of
         own_rate = getattr(module, "position_rate", None)
         if own_rate is not None:
             rate = own_rate if position_rate is None else position_rate
-            rates.update(dict.fromkeys(module.parameters(), (rate, False)))
+            rates.update(dict.fromkeys(module.parameters(), (rate, own_rate == 1.0)))
     return rates
 
 
@@ -64,7 +64,7 @@ def _take_out(group: dict[str, Any], rates: dict[Any, tuple[float, bool]]) -> li
     parts: dict[tuple[float, bool], list[Any]] = {}
     for parameter in group["params"]:
         parts.setdefault(rates.get(parameter, (1.0, True)), []).append(parameter)
-    group["params"] = [parameter for (times, _), part in parts.items() if times == 1.0 for parameter in part]
+    group["params"] = parts.pop((1.0, True), [])
     return [
         {
             **group,
@@ -73,5 +73,4 @@ def _take_out(group: dict[str, Any], rates: dict[Any, tuple[float, bool]]) -> li
             "weight_decay": group["weight_decay"] if decays else 0.0,
         }
         for times, decays in sorted(parts)
-        if times != 1.0
     ]

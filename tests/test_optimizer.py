@@ -63,6 +63,17 @@ def test_a_given_rate_is_every_schemes():
     assert len(again.param_groups) == 1
 
 
+@pytest.mark.parametrize(("scheme", "decay"), [("t5", 0.0), ("learned", 0.5)])
+@pytest.mark.parametrize("given", [1.0, 3.0])
+def test_a_given_rate_changes_nothing_of_weight_decay(scheme, decay, given):
+    model = encoder(scheme)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.5)
+    scale_position_learning_rates(optimizer, model, position_rate=given)
+    own = {*model.position.parameters()}
+    found = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups if own & {*group["params"]}]
+    assert found == [(pytest.approx(1e-3 * given), decay)]
+
+
 def test_an_optimizer_that_makes_its_state_when_it_is_built_is_new_until_its_first_step():
     model = encoder("t5")
     optimizer = torch.optim.Adagrad(model.parameters())

@@ -21,7 +21,7 @@ from ..data.preparing import encode, prepare
 from ..errors import one_line
 from ..finetuning.start import check_start, start
 from ..options import Options
-from ..training.baselines import FEATURES, fit_words, most_frequent, sample_in_words
+from ..training.baselines import FEATURES, fit_words, most_frequent, sample_in_words, vocabulary_in_words
 from ..training.recipe import Recipe, make_recipe
 from .plan import MAJORITY, PlannedRun
 from .probes import OPPOSITES
@@ -74,6 +74,7 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
     for name in FEATURES if task.data == "probes" else (WORDS, WORD_PAIRS):
         try:
             models[name] = fit_words(texts, labels, name, problem_type)
+            said += vocabulary_in_words(models[name], name)
         except ValueError as error:  # no word in the texts, one class, or too many
             said.append(f"No baseline on {name}: {one_line(error)}.")
     rows = []

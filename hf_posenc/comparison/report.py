@@ -107,7 +107,7 @@ def answers(summary: Summary) -> Iterator[str]:
             scores = column.scores[best.scheme].values()
             count = f"{sum(score > most for score in scores)} of {counted(len(scores), 'run')} above all of `none`"
             text = f"{verdict[0].upper()}{verdict[1:]} on {plain(group)}: "
-            text += f"{code(best.scheme)} has {difference(best.interval)} against `none`, {count}"
+            text += f"{code(best.scheme)} has {difference(best.interval)} against `none`" + f", {count}" * bool(scores)
         else:
             text = f"Not tested on {plain(group)}, for want of `none` or of a scheme beside it"
         if {WORDS, WORD_PAIRS} <= column.means.keys():

@@ -19,7 +19,9 @@ from .metrics import compute_metrics
 MOST_ROWS = 20_000
 MOST_CHARACTERS = 5_000_000
 """Limits of the sample, so that the baseline takes seconds."""
-MOST_SEEN = f"{MOST_ROWS:,} training rows and {MOST_CHARACTERS // 1_000_000} million letters"
+MOST_FEATURES = 100_000
+"""So many words, or words and pairs, a linear model sees: the most frequent ones."""
+MOST_SEEN = f"{MOST_ROWS:,} training rows, {MOST_CHARACTERS // 10**6} million letters, {MOST_FEATURES:,} words or pairs"
 MOST_WEIGHTS = 5_000_000
 """Above so many labels x words, or labels x rows, logistic regression takes gigabytes and many minutes."""
 
@@ -58,7 +60,7 @@ def fit_words(
     Raises:
         ValueError: there is no word in the texts, just one class, or so many that it would take too long.
     """
-    features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[sees])
+    features = TfidfVectorizer(sublinear_tf=True, max_features=MOST_FEATURES, **FEATURES[sees])
     columns = [(str(column), features, column) for column in range(len(texts))]
     as_rows = FunctionTransformer(lambda texts: np.array(texts, dtype=object).T)
     encoder = make_pipeline(as_rows, ColumnTransformer(columns, sparse_threshold=1.0))
@@ -88,6 +90,13 @@ def sample_in_words(texts: Texts) -> list[str]:
     """A sentence on the rows that linear models are fitted to; none where these are all."""
     count, fitted = len(texts[0]), len(sample(texts))
     return [f"The linear models are fitted to {fitted:,} of {count:,} training rows, drawn."] * (fitted < count)
+
+
+def vocabulary_in_words(model: Pipeline, sees: str) -> list[str]:
+    """A sentence on the words or pairs that a linear model sees; none where these are all."""
+    vectorizers = model.named_steps["columntransformer"].named_transformers_.values()
+    is_cut = any(len(vectorizer.vocabulary_) >= MOST_FEATURES for vectorizer in vectorizers)
+    return [f"The linear model on {sees} sees the {MOST_FEATURES:,} most frequent of them."] * is_cut
 
 
 def sample(texts: Texts) -> np.ndarray:
@@ -132,6 +141,7 @@ def baseline_scores(
             said.append(f"No baseline on {sees}: {one_line(error) or type(error).__name__}.")
             continue
         predicted[sees.replace(" ", "_")] = answers
+        said += vocabulary_in_words(model, sees)
     return {
         baseline: {
             f"{name}_{metric}": value

@@ -302,11 +302,13 @@ def _cell(results: dict[str, Any], name: str, row: str) -> str:
     values, baseline = [*scores(results, name, row).values()], results["parts"].get(f"{name}/word pairs", {})
     if not values:
         return ""
-    tests, majority = baseline.get("examples", results["tests"]), baseline.get("majority", 0.5)
+    cell = f"{fmean(values):.3f} {ends(mean_over_seeds(values))}".strip()
+    if "majority" not in baseline:  # of a file of before
+        return cell
+    tests, majority = baseline["examples"], baseline["majority"]
     chances = [binomtest(round(value * tests), tests, majority, alternative="greater").pvalue for value in values]
     learned = sum(chance < ABOVE_MAJORITY for chance in chances)
-    said = f"; {learned} of {len(values)} learned" if learned < len(values) else ""
-    return f"{fmean(values):.3f} {ends(mean_over_seeds(values))}".strip() + said
+    return cell + (f"; {learned} of {len(values)} learned" if learned < len(values) else "")
 
 
 def test_table(results: dict[str, Any]) -> str:

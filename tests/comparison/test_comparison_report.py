@@ -269,7 +269,7 @@ def test_a_mean_over_tasks_is_the_one_that_is_tested(tmp_path):
         assert f"{mean:.3f}; {mean - 0.66:+.3f} " in text
         assert "in 4 of 5 cases is 0." in text
         assert "at 48 tokens" not in text
-    assert "0 of 0 runs above all of `none`" in text
+    assert "runs above all of `none`" not in text  # no seed has all tasks
 
 
 def test_a_run_that_diverged_has_no_score_past_the_end_of_its_table(tmp_path):

@@ -67,6 +67,13 @@ def test_a_sample_of_much_text_is_read():
     assert said[0] == "The linear models are fitted to 5,000 of 30,000 training rows, drawn."
 
 
+def test_a_vocabulary_that_is_cut_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hf_posenc.training.baselines.MOST_FEATURES", 3)
+    texts = ["a b", "b a"] * 3
+    _, said = baseline_scores(([texts], [0, 1] * 3), {"test": ([["a b"]], [0])}, ONE)
+    assert said == ["The linear model on word pairs sees the 3 most frequent of them."]
+
+
 def test_baselines_of_each_problem_type_have_its_metrics():
     assert most_frequent([1, 0, 1], ONE) == 1
     assert most_frequent([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], SEVERAL) == [0.0, 1.0]
