@@ -31,7 +31,7 @@ from .scheme_factory import independent_generator, make_scheme
 from .scheme_math import accumulation_dtype, linear_dtype
 from .scheme_table import AUGMENTATIONS, EMBEDDING_STEPS
 from .seam import kernels
-from .unpadding import TokenLayout, Tokens, check_input
+from .unpadding import TokenLayout, Tokens, check_input, check_shape
 
 logger = logging.get_logger(__name__)
 Outputs = tuple[Tensor | None, Tensor]
@@ -404,11 +404,7 @@ class PosEncHead(PosEncPreTrainedModel):
         logits = self._scores(layout.unpad(hidden_states))
         if labels is None:
             return None, layout.pad(logits)
-        if tuple(labels.shape) != layout.shape:
-            raise ValueError(
-                f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
-                "token, -100 where it doesn't count."
-            )
+        check_shape("labels", labels, layout.shape, "Give one label per token, -100 where it doesn't count.")
         if layout.mask is not None:
             labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
         loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)

@@ -229,12 +229,12 @@ class TokenLayout(Movable):
             seq_idx = _sequences_from_borders(borders, shape, x.device, check=not (fixed or trusted))
         starts = None
         if seq_idx is not None:
-            seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
+            seq_idx = check_shape("seq_idx", seq_idx, shape, "Give (B, S).")
             starts = torch.ones(shape, dtype=torch.bool, device=x.device)
             starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
         elif position_ids is not None:
             starts = _starts_in_positions(position_ids, mask)
-        tokens = _assign_sequences(shape, x.device, starts, mask, position_ids)
+        tokens = _assign_sequences(x, starts, mask, position_ids)
         tokens._ids = None if x.dim() > 2 else x
         layout = cls(shape, tokens, mask)
         if fixed:
@@ -484,22 +484,17 @@ def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> T
     return flat.index_copy_(0, index, x).unflatten(0, shape)
 
 
-def _assign_sequences(
-    shape: tuple[int, int],
-    device: torch.device,
-    starts: Tensor | None,
-    mask: Tensor | None,
-    position_ids: Tensor | None,
-) -> Tokens:
+def _assign_sequences(x: Tensor, starts: Tensor | None, mask: Tensor | None, position_ids: Tensor | None) -> Tokens:
     """The tokens: a sequence per row, or where `starts` is True another one; padding isn't cleared.
 
     With `starts` sequences are numbered with gaps: row times S, plus how many started in the row before.
     """
-    row = torch.arange(shape[0], device=device).unsqueeze(-1)
+    shape = (x.shape[0], x.shape[1])
+    row = torch.arange(shape[0], device=x.device).unsqueeze(-1)
     sequence = row.expand(shape)
-    rank = torch.arange(shape[1], device=device).expand(shape) if mask is None else mask.long().cumsum(-1) - 1
+    rank = torch.arange(shape[1], device=x.device).expand(shape) if mask is None else mask.long().cumsum(-1) - 1
     if starts is not None:
-        is_start = starts | (torch.arange(shape[1], device=device) == 0)
+        is_start = starts | (torch.arange(shape[1], device=x.device) == 0)
         before = torch.where(starts, rank if mask is None else rank + 1 - mask.long(), 0).cummax(-1)[0]
         sequence, rank = row * shape[1] + is_start.cumsum(-1) - 1, rank - before
     positions = rank if position_ids is None else position_ids
@@ -526,16 +521,18 @@ def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:
 
 def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> Tensor:
     way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
-    mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
+    mask = check_shape("attention_mask", attention_mask, shape, way_out) != 0
     if attention_mask.is_floating_point() and not fixed and not bool((attention_mask >= 0).all()):
         least = float(attention_mask.min())  # a mask to add to logits, 0 at tokens, means the opposite
         raise ValueError(f"attention_mask holds {least}. {way_out}")
     return mask
 
 
-def _fitting(name: str, x: Tensor, shape: tuple[int, int], way_out: str) -> Tensor:
-    if tuple(x.shape) != shape:
-        raise ValueError(f"{name} of shape {tuple(x.shape)} doesn't fit an input of shape {shape}. {way_out}")
+def check_shape(name: str, x: Any, shape: tuple[int, ...], way_out: str) -> Tensor:
+    """The tensor, if it has this shape."""
+    found = tuple(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    if found != shape:
+        raise ValueError(f"{name} must be a tensor of shape {shape}, not {found}. {way_out}")
     return x
 
 
@@ -549,7 +546,7 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
         )
     if tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
         position_ids = position_ids.expand(shape)
-    return _fitting("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64, copy=True)
+    return check_shape("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64, copy=True)
 
 
 def _sequences_from_borders(borders: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:
