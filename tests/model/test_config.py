@@ -385,22 +385,27 @@ def test_a_file_replaces_no_method_and_no_private_field(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("given", "reset"),
+    ("scheme", "kwargs", "rope", "reset"),
     [
-        ({"window": {"sliding_window": 6}}, ["interleaved=True"]),
-        ({"rope": {"interleaved": True}, "window": {"global_attn_every_n_layers": 2}}, ["sliding_window=4"]),
-        ({"rope": {"interleaved": True}, "window": {"sliding_window": 6}}, []),
-        (None, []),
+        ("", {"window": {"sliding_window": 6}}, ..., "interleaved=True"),
+        ("", {"rope": {"interleaved": True}, "window": {"global_attn_every_n_layers": 2}}, ..., "sliding_window=4"),
+        ("", {"rope": {"interleaved": True}, "window": {"sliding_window": 6}}, {"rope_type": "default"}, ""),
+        ("", None, ..., ""),
+        ("rope", ..., ..., "interleaved=True, rope_parameters={'rope_theta': 500.0}"),
+        ("rope", {"interleaved": True}, ..., "rope_parameters={'rope_theta': 500.0}"),
+        ("rope", {"interleaved": False}, {"rope_theta": 500.0}, ""),
+        ("learned+window", ..., ..., "sliding_window=4"),
+        ("alibi", ..., ..., ""),
     ],
 )
-def test_arguments_of_a_checkpoint_that_others_replace_are_said(given, reset, tmp_path, caplog):
-    kwargs = {"rope": {"interleaved": True}, "window": {"sliding_window": 4}}
-    encoder("rope+window", position_embedding_kwargs=kwargs).save_pretrained(tmp_path)
-    PosEncModel.from_pretrained(tmp_path, position_embedding_kwargs=given)
-    said = [line for line in caplog.messages if "get their defaults" in line]
-    assert [line.split("get their defaults: ")[1] for line in said] == [f"{', '.join(reset)}. Give them too."] * bool(
-        reset
-    )
+def test_arguments_of_a_checkpoint_that_others_replace_are_said(scheme, kwargs, rope, reset, tmp_path, caplog):
+    trained = {"rope": {"interleaved": True}, "window": {"sliding_window": 4}}
+    theta = {"rope_theta": 500.0}
+    encoder("rope+window", position_embedding_kwargs=trained, rope_parameters=theta).save_pretrained(tmp_path)
+    fields = {"position_embedding_type": scheme or ..., "position_embedding_kwargs": kwargs, "rope_parameters": rope}
+    PosEncModel.from_pretrained(tmp_path, **{name: value for name, value in fields.items() if value is not ...})
+    said = [line.split("get their defaults: ")[1] for line in caplog.messages if "get their defaults" in line]
+    assert said == ([f"{reset}. Give them too."] if reset else [])
 
 
 @pytest.mark.parametrize("scheme", BUILTIN)

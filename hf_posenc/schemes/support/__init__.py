@@ -38,13 +38,14 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _size in SIZES.values():
     _size["initializer_range"] = round(_size["hidden_size"] ** -0.5, 4)
 
+_OF_SCHEME = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 # Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
 _BUILT_WITH = (
     *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
     *("mlp_gated", "attention_bias", "mlp_bias"),
     *("layer_norm_eps", "norm_position", "norm_type", "token_dropout", "scale_embeddings"),
     *("classifier_hidden_act", "classifier_norm"),
-    *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
+    *_OF_SCHEME,
 )
 
 _FIELDS = [field.name for field in fields(PosEncConfig)]  # without its class variables
@@ -86,11 +87,12 @@ class PackageSupport(ConfigSupport):
         """
         merged = dict(values)
         scheme = values.get("position_embedding_type")
-        if given.get("position_embedding_type", scheme) != scheme:
+        is_changed = given.get("position_embedding_type", scheme) != scheme
+        if is_changed:
             for name in ("position_embedding_kwargs", "rope_parameters"):
                 merged.pop(name, None)
-        elif isinstance(wanted := given.get("position_embedding_kwargs"), dict):
-            _say_what_is_reset(values, wanted)
+        if is_changed or isinstance(given.get("position_embedding_kwargs"), dict):
+            _say_what_is_reset(values, merged, {name: given[name] for name in _OF_SCHEME if name in given})
         known = {*_FIELDS, *_OLDER_ROPE} - {"rope_parameters"}
         merged |= {name: given.pop(name) for name in list(given) if name in known}
         if is_newer(written_by := merged.get("posenc_version")):
@@ -286,26 +288,41 @@ def _has_modules(value: Any) -> bool:
     return any(isinstance(item, nn.Module) for item in values)
 
 
-def _say_what_is_reset(values: dict[str, Any], given: dict[str, Any]) -> None:
-    """Warns of a checkpoint's arguments that get other values, their defaults, since only others are given."""
-    values = {**values, "posenc_version": POSENC_VERSION}  # of a newer one it is said elsewhere
+def _say_what_is_reset(values: dict[str, Any], kept: dict[str, Any], given: dict[str, Any]) -> None:
+    """Warns of arguments of the checkpoint's parts that get other values, their defaults, since they aren't given.
+
+    Args:
+        values: the checkpoint's.
+        kept: those of them that another scheme leaves.
+        given: what the scheme and its arguments are to be instead.
+    """
+    now = {"posenc_version": POSENC_VERSION}  # of a newer one it is said elsewhere
+    rope = {name: value for name, value in given.items() if name == "rope_parameters"}
     try:
-        trained = scheme_kwargs(PosEncConfig.from_dict(values))
-        config = PosEncConfig.from_dict({**values, "position_embedding_kwargs": given})
+        trained = PosEncConfig.from_dict({**values, **now})
+        config = PosEncConfig.from_dict(
+            {**kept, **given, **now, "rope_parameters": kept.get("rope_parameters")}, **rope
+        )
         asked = scheme_kwargs(config)
         with torch.device("meta"):
             make_scheme(config)  # which completes the arguments
     except ValueError:  # which building the model raises
         return
     gets = scheme_kwargs(config)
-    reset = [
-        f"{key}={value!r}"
-        for name, arguments in trained.items()
-        for key, value in arguments.items()
-        if key not in asked[name] and value != gets[name].get(key)
-    ]
+    parts = {name: arguments for name, arguments in scheme_kwargs(trained).items() if name in gets}
+    changed = [_changed(arguments, asked[name], gets[name]) for name, arguments in parts.items()]
+    reset = [f"{key}={value!r}" for arguments in changed for key, value in arguments.items()]
+    if config.rope_parameters and trained.rope_parameters:
+        turned = _changed(trained.rope_parameters, rope.get("rope_parameters") or {}, config.rope_parameters)
+        reset += [f"rope_parameters={turned}"] * bool(turned)
     if reset:
+        replaced = ", ".join(f"{name}={value!r}" for name, value in given.items())
         logger.warning(
-            f"position_embedding_kwargs={given} replaces the checkpoint's. These, with which it was trained, get their "
-            f"defaults: {', '.join(reset)}. Give them too."
+            f"{replaced} replaces the checkpoint's. These, with which it was trained, get their defaults: "
+            f"{', '.join(reset)}. Give them too."
         )
+
+
+def _changed(trained: dict[str, Any], asked: dict[str, Any], gets: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that get another value, and weren't given one."""
+    return {key: value for key, value in trained.items() if key not in asked and value != gets.get(key)}
