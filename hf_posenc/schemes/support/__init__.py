@@ -57,6 +57,7 @@ _KEYWORDS = (
 """What PreTrainedConfig takes beyond its fields."""
 _OLDER_ROPE = ["rope_scaling", "rope_theta", "partial_rotary_factor"]
 """What transformers had before `rope_parameters`, and would ignore or let replace it."""
+_NUMBERED = "must give labels the numbers 0, 1, 2, ... without a gap."
 
 
 class PackageSupport(ConfigSupport):
@@ -83,7 +84,7 @@ class PackageSupport(ConfigSupport):
     def values_of_file(self, values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         """The values of a file, with those that are given in their place.
 
-        A scheme that is given replaces the file's, whose arguments then don't apply.
+        A scheme that is given replaces the file's, whose arguments then don't apply; `label2id` its names of labels.
         """
         merged = dict(values)
         scheme = values.get("position_embedding_type")
@@ -93,6 +94,8 @@ class PackageSupport(ConfigSupport):
                 merged.pop(name, None)
         if is_changed or isinstance(given.get("position_embedding_kwargs"), dict):
             _say_what_is_reset(values, merged, {name: given[name] for name in _OF_SCHEME if name in given})
+        if given.get("label2id") and not given.get("id2label"):
+            merged.pop("id2label", None)  # which would win
         known = {*_FIELDS, *_OLDER_ROPE} - {"rope_parameters"}
         merged |= {name: given.pop(name) for name in list(given) if name in known}
         if is_newer(written_by := merged.get("posenc_version")):
@@ -241,12 +244,21 @@ def _name_labels(config: PosEncConfig) -> None:
     """Makes a map of labels that is missing, or whose names are LABEL_0, ..., from the other; else `id2label` wins.
 
     transformers reads `id2label` alone, and would save the other as it was.
+
+    Raises:
+        FieldError: a number is none, or one is left out.
     """
-    names = {int(number): name for name, number in (config.label2id or {}).items()}
-    if names and config.id2label in (None, {number: f"LABEL_{number}" for number in range(len(names))}):
-        config.id2label = names
-    elif config.id2label is not None and names != config.id2label:
-        config.label2id = {name: int(number) for number, name in config.id2label.items()}
+    try:
+        names = {int(number): name for name, number in (config.label2id or {}).items()}
+        current = {int(number): name for number, name in (config.id2label or {}).items()}  # a file's are strings
+    except (TypeError, ValueError) as error:
+        raise FieldError("label2id", config.label2id, f"or id2label={config.id2label!r} {_NUMBERED}") from error
+    if names and current in ({}, {number: f"LABEL_{number}" for number in range(len(names))}):
+        config.id2label = current = names
+    if current:
+        config.label2id = {name: number for number, name in current.items()}
+    if sorted(current) != list(range(len(current))):
+        raise FieldError("id2label", current, _NUMBERED)
 
 
 def _check_scheme(config: PosEncConfig) -> None:
