@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -171,14 +172,21 @@ class PackageSupport(ConfigSupport):
         code_files(model.config)
 
     def code_files(self, config: PosEncConfig, folder: Path) -> dict[str, str]:
-        """The code of a checkpoint, see `code_files`; not where its copy would replace a scheme's source."""
+        """The code of a checkpoint, see `code_files`; not where it would replace what isn't a checkpoint's."""
         sources = [source_file(scheme) for scheme in schemes_of(config).values() if not is_built_in(scheme)]
         if folder.resolve() in [source.resolve().parent for source in sources]:
             raise ValueError(
                 f"{str(folder)!r} holds the file that a scheme was imported from, and which the copy that "
                 "travels would replace. Save into another folder."
             )
-        return code_files(config)
+        files = code_files(config)
+        lost = [name for name, text in files.items() if _differs(folder / name, text)]
+        if lost and not _holds_checkpoint(folder):
+            raise ValueError(
+                f"{str(folder)!r} holds no checkpoint of ours, but a file {lost[0]}, which the copy that travels would "
+                "replace. Save into another folder."
+            )
+        return files
 
 
 def from_size(cls: type[PosEncConfig], size: str, **overrides: Any) -> PosEncConfig:
@@ -209,6 +217,17 @@ def code_files(config: PosEncConfig) -> dict[str, str]:
     used = {"AUGMENTATIONS": _used(AUGMENTATIONS, config.position_augmentation)}
     used["EMBEDDING_STEPS"] = _used(EMBEDDING_STEPS, *["token_dropout"] * (config.token_dropout is not None))
     return collect_code(config.position_embedding_type, schemes_of(config), used)
+
+
+def _differs(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() != text.encode()
+
+
+def _holds_checkpoint(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "config.json").read_bytes())["model_type"] == PosEncConfig.model_type
+    except (OSError, ValueError, TypeError, LookupError):
+        return False
 
 
 def _used(table: dict[str, Any], *names: str) -> dict[str, Any]:
