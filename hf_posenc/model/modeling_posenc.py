@@ -283,9 +283,9 @@ class PosEncModel(PosEncPreTrainedModel):
                 aranges from its smallest position, as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other is one sequence.
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
-            cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
-            max_length_q (int): the longest of these sequences; with it a GPU's host doesn't wait for the borders, nor
-                checks them.
+            cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a row, without `seq_idx`.
+            max_length_q (int): the longest of these; with it a GPU's host doesn't wait for the borders, nor checks
+                them, unless it waits for a mask or positions.
             layout (TokenLayout): what `make_layout` has made of the same arguments: a head, which needs it for its own
                 outputs, hands it on by this keyword, so that the tokens are found once. None: it is made here.
             output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a

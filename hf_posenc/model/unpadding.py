@@ -224,7 +224,8 @@ class TokenLayout(Movable):
         mask = None if attention_mask is None else _check_mask(attention_mask, shape, fixed)
         position_ids = _check_positions(position_ids, shape)
         borders: Any = cu_seq_lens_q
-        trusted = borders is not None and max_length is not None and borders.is_cuda
+        alone = attention_mask is None and position_ids is None  # else the host waits for these anyway
+        trusted = alone and borders is not None and max_length is not None and borders.is_cuda
         if borders is not None:
             seq_idx = _sequences_from_borders(borders, shape, x.device, check=not (fixed or trusted))
         starts = None
@@ -245,7 +246,7 @@ class TokenLayout(Movable):
             layout.shortest = length
         elif starts is None:
             layout._read_row_lengths()
-        elif trusted and max_length is not None and mask is None and position_ids is None:
+        elif trusted and max_length is not None:
             tokens.num_sequences, tokens.longest = borders.shape[0] - 1, max_length
             tokens.may_be_packed, tokens.position_range = tokens.num_sequences > 1, (0, max_length - 1)
             layout.counts, layout.num_tokens = borders.diff().to(torch.int64), length
@@ -401,7 +402,7 @@ class Rows(Movable):
             rows.positions = place if tokens.positions_are_aranges else self.lay_out(tokens.positions)
             rows._rank, rows.sequence = place, self.lay_out(tokens.sequence, -1)
             if tokens.position_range is not None:  # empty places have position 0
-                rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
+                rows.position_range = (min(tokens.position_range[0], 0), max(tokens.position_range[1], 0))
         elif self.masks[0] is None:
             rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
             rows._rank = tokens._rank[:1]
