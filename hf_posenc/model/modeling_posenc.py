@@ -302,9 +302,8 @@ class PosEncModel(PosEncPreTrainedModel):
         wants_attentions = self._is_requested("output_attentions", kwargs)
         wants_hidden = self._is_requested("output_hidden_states", kwargs)
         if layout is None:
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-            inputs |= {"inputs_embeds": inputs_embeds, "seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-            layout = self.make_layout(**inputs, **kwargs)
+            where = {"attention_mask": attention_mask, "position_ids": position_ids, "seq_idx": seq_idx}
+            layout = self.make_layout(input_ids, inputs_embeds, **where, cu_seq_lens_q=cu_seq_lens_q, **kwargs)
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, self.position.embed)
         has_dropout = dropout_of(self.layers[0].attention) > 0
         attend = choose_attention(self.config, self.position, layout, hidden_states, has_dropout, wants_attentions)
@@ -390,9 +389,8 @@ class PosEncHead(PosEncPreTrainedModel):
         without labels; logits are (B, C), or of tokens (B, S, C), zero at padding; of packed rows, one per sequence.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds, "seq_idx": seq_idx}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, cu_seq_lens_q=cu_seq_lens_q, **kwargs)
         loss, logits = self._outputs(hidden_states, layout, labels, kwargs.get("num_items_in_batch"))
         return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
@@ -530,7 +528,6 @@ class PosEncForMaskedLM(PosEncHead):
     """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
 
     output_class = modeling_outputs.MaskedLMOutput
-
     _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: PosEncConfig) -> None:
@@ -606,9 +603,8 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds, "seq_idx": seq_idx}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, cu_seq_lens_q=cu_seq_lens_q, **kwargs)
         scores = self.qa_outputs(hidden_states)
         scores = layout.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))

@@ -48,10 +48,11 @@ _constants: dict[Any, Tensor] = {}
 
 def constant(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     """These numbers as float32. On a GPU they are kept: a copy makes the host wait for all that the GPU has to do."""
-    made = _constants.get((numbers, device)) if device.type == "cuda" and not tracing() else None
+    made = None if tracing() else _constants.get((numbers, device))
     if made is None:
-        made = torch.tensor(numbers, dtype=torch.float32, device=device)
-        if device.type == "cuda" and type(made) is Tensor and not tracing():
+        with nullcontext() if tracing() else torch.inference_mode(False):  # for a later training too
+            made = torch.tensor(numbers, dtype=torch.float32, device=device)
+        if device.type == "cuda" and type(made) is Tensor and not tracing() and not is_transformed(made):
             _constants[numbers, device] = made
     return made
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_posenc import SCHEMES, PosEncModel, RotaryPosition, Tokens, WindowPosition
-from hf_posenc.model import attention
+from hf_posenc.model import attention, scheme_math
 from hf_posenc.model.scheme_math import constant
 from tests.support.common import encoder, tiny_config, tokens
 from tests.support.references import varlen_attention
@@ -169,3 +169,15 @@ def test_constants_are_made_once_on_a_gpu():
         fake = constant((1.0, 2.0), torch.device("cuda"))
         assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
     assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))
+
+
+def test_a_constant_that_is_kept_serves_every_later_call(monkeypatch):
+    plain, gpu = torch.tensor, torch.device("cuda")
+    monkeypatch.setattr(torch, "tensor", lambda numbers, dtype, device: plain(numbers, dtype=dtype))
+    monkeypatch.setattr(scheme_math, "_constants", {})
+    with torch.inference_mode():
+        kept = constant((1.0,), gpu)
+    torch.func.grad(lambda x: x @ constant((2.0,), gpu))(torch.ones(1))
+    assert list(scheme_math._constants) == [((1.0,), gpu)]  # that of the gradient ends with it
+    assert constant((1.0,), gpu) is kept
+    (torch.ones(1, requires_grad=True) * kept).sum().backward()
