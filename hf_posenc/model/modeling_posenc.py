@@ -88,7 +88,8 @@ class PosEncEmbeddings(nn.Module):
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             types = layout.tokens.positions.new_zeros(1)
             if token_type_ids is not None:
-                types = layout.unpad(token_type_ids.expand(layout.shape))
+                types = token_type_ids.expand(layout.shape[0], -1)
+                types = layout.unpad(check_shape("token_type_ids", types, layout.shape, "Give (B, S) or (1, S)."))
             hidden_states = hidden_states + self.token_type_embeddings(types)
         if layout.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
             hidden_states = layout.pad(hidden_states)

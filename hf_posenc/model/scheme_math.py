@@ -74,9 +74,9 @@ def is_transformed(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and debug_unwrap(x) is not x
 
 
-def have_fixed_shapes(*tensors: Tensor | None) -> bool:
+def have_fixed_shapes(*tensors: Any) -> bool:
     """Tells whether shapes must not depend on what these tensors hold: in a graph, or under `torch.func`."""
-    return tracing() or any(is_transformed(x) for x in tensors if x is not None)
+    return tracing() or any(is_transformed(x) for x in tensors if isinstance(x, Tensor))
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:

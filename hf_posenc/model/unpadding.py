@@ -540,14 +540,15 @@ def check_shape(name: str, x: Any, shape: tuple[int, ...], way_out: str) -> Tens
 def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
     if position_ids is None:
         return None
+    if isinstance(position_ids, Tensor) and tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
+        position_ids = position_ids.expand(shape)
+    check_shape("position_ids", position_ids, shape, "Give (B, S) or (1, S).")
     if position_ids.is_floating_point():
         raise ValueError(
             f"position_ids of {position_ids.dtype} can't be taken: positions are whole numbers. To train or test at "
             "positions between them, use 'rope' with rope_parameters={'rope_type': 'linear', 'factor': 2.0}."
         )
-    if tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
-        position_ids = position_ids.expand(shape)
-    return check_shape("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64, copy=True)
+    return position_ids.to(torch.int64, copy=True)
 
 
 def _sequences_from_borders(borders: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:

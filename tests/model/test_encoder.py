@@ -344,8 +344,11 @@ def test_token_types_count_one_row_serves_all_and_they_may_be_absent():
     assert (typed - zero).abs().max() > 1e-2
     each = model(ids, attention_mask=mask, token_type_ids=types.expand(4, 9)).last_hidden_state
     torch.testing.assert_close(typed, each)
-    with pytest.raises(RuntimeError, match=r"expanded size of the tensor \(9\) must match the existing size \(12\)"):
-        model(ids, attention_mask=mask, token_type_ids=torch.zeros(4, 12, dtype=torch.int64))
+    for other in (torch.zeros(4, 12), torch.zeros(1, 12), torch.zeros(4, 1)):
+        with pytest.raises(
+            ValueError, match=r"token_type_ids must be a tensor of shape \(4, 9\), not .* Give \(B, S\)"
+        ):
+            model(ids, attention_mask=mask, token_type_ids=other)
     without = encoder("rope", type_vocab_size=0)
     torch.testing.assert_close(without(ids, token_type_ids=types)[0], without(ids)[0])
 
@@ -541,6 +544,13 @@ PAST_THE_END = r"position_embedding_type='learned' has positions 0 to 63, the in
         ),
         ({"input_ids": tokens(2, 5), "seq_idx": torch.ones(2, 4)}, r"seq_idx must be .*, not \(2, 4\)"),
         ({"input_ids": tokens(1, 5), "cu_seq_lens_q": torch.tensor([0, 3])}, r"cu_seq_lens_q=\[0, 3\] doesn't cut"),
+        *(
+            (
+                {"input_ids": tokens(2, 5), name: [[1] * 5] * 2},
+                rf"{name} must be a tensor of shape \(2, 5\), not a list",
+            )
+            for name in ("attention_mask", "position_ids", "seq_idx")
+        ),
         ({"input_ids": tokens(2, 70)}, PAST_THE_END),
         ({"input_ids": tokens(1, 3), "position_ids": torch.tensor([[0, 1, 69]])}, PAST_THE_END),
         (
