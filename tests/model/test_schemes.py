@@ -211,6 +211,10 @@ ROWS = torch.zeros(1, 5, 8)
         (lambda: LSPEPosition(hidden_size=8, dropout=-1), "dropout=-1 is out of range. A probability"),
         (lambda: make("tupe", std=math.inf), "std=inf is out of range"),
         (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
+        (
+            lambda: make("deberta", max_distance=2, position_buckets=4),
+            "max_distance=2 is out of range. It must be a whole number from 3 to",
+        ),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
         (lambda: make("pope", theta=1e-300), r"theta=1e-300 is out of range.* \(1e-30 to 1e\+30\)"),
         (lambda: make("sinusoidal", base=10**400), "base=1000"),
