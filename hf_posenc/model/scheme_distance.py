@@ -26,8 +26,8 @@ class DistanceBias(PositionScheme):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Gives up the windows that a class inherits, if its own bias is another: they wouldn't be that bias."""
         super().__init_subclass__(**kwargs)
-        own = vars(cls).keys()
-        if "windows" not in own and own & {"of_distance", "bias", "layer_bias"}:
+        hooks = vars(cls).keys()
+        if "windows" not in hooks and hooks & {"of_distance", "bias", "layer_bias"}:
             cls.windows = PositionScheme.windows  # type: ignore[method-assign]
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:

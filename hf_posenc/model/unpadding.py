@@ -531,9 +531,9 @@ def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> 
 
 def check_shape(name: str, x: Any, shape: tuple[int, ...], way_out: str) -> Tensor:
     """The tensor, if it has this shape."""
-    found = tuple(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
-    if found != shape:
-        raise ValueError(f"{name} must be a tensor of shape {shape}, not {found}. {way_out}")
+    given = tuple(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    if given != shape:
+        raise ValueError(f"{name} must be a tensor of shape {shape}, not {given}. {way_out}")
     return x
 
 
