@@ -87,4 +87,4 @@ def _attend(attention: Any, interface: Any, qkv: Any, masks: Any, *, dropout: fl
     return out.unsqueeze(0), None
 
 
-SLOPES = AttentionBackend(_attend, takes_bias=True, takes_tokens=True)
+SLOPES = AttentionBackend(_attend, takes_tokens=True)

@@ -28,7 +28,7 @@ from .unpadding import Movable, Rows, Runs, TokenLayout
 logger = logging.get_logger(__name__)
 
 Result = tuple[Tensor, Tensor | None]
-Qkv = tuple[Tensor, Tensor, Tensor]
+Qkv = list[Tensor]
 Masks = list[Tensor | None]
 
 HALF = (torch.bfloat16, torch.float16)
@@ -58,7 +58,8 @@ class ForwardAttention(Movable):
         dropout = dropout_of(layer)
         turned = scheme.rotate(q, k, self.state, layer.layer_number) if scheme.uses("rotate") else (q, k)
         width = turned[0].shape[-1]
-        if self.backend is BACKENDS["varlen"] and (width % 8 or width > 256 or dropout):
+        has_kernel = width <= 192 or 224 < width <= 256  # between these, gradients need an A100 or an H100
+        if self.backend is BACKENDS["varlen"] and (width % 8 or not has_kernel or dropout):
             attention = self._padded()
         masks = attention.masks
         if scheme.uses("layer_bias") and not attention.backend.takes_tokens:
@@ -74,9 +75,7 @@ class ForwardAttention(Movable):
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
         options = {"dropout": dropout, "scaling": layer.head_dim**-0.5 * scheme.query_scale}
-        qkv = q, k, v
-        if any(t.dtype != self.dtype for t in qkv):
-            qkv = q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)
+        qkv = [t if t.dtype == self.dtype else t.to(self.dtype) for t in (q, k, v)]
         # Autocast has nothing to cast where there is no mask: kernels for tokens take q, k and v as they are.
         with nullcontext() if attention.backend.takes_tokens else outside_autocast(q.device):
             out, weights = attention.backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
@@ -114,7 +113,7 @@ def choose_attention(
     elif backend_of(name).takes_tokens and (tracing() or needs_mask):  # a traced graph is padded
         name = "sdpa"
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
-    if name == "sdpa" and _runs_varlen(scheme, layout, x, has_dropout):
+    if name == "sdpa" and _runs_varlen(scheme, layout, x, has_dropout, config.num_hidden_layers):
         backend = BACKENDS["varlen"]
     attention = kernels.make_attention(ForwardAttention, name, backend, scheme, layout)
     name, backend = attention.name, attention.backend  # which may be a kernel's
@@ -266,9 +265,10 @@ def _flash(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, 
     return interface(*(t.transpose(1, 2) for t in qkv), None, is_causal=False, **options, **arrangement)[0], None
 
 
-def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool) -> bool:
+def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool, layers: int) -> bool:
     """True where varlen attention takes this: unpadded halves on an A100 or newer, windows as the only bias."""
-    windowed = layout.tokens.positions_are_aranges and scheme.windows(0) is not None
+    has_windows = all(scheme.windows(layer) is not None for layer in range(layers))
+    windowed = layout.tokens.positions_are_aranges and has_windows
     fits = x.is_cuda and layout.index is not None and not has_dropout and (windowed or not _is_biased(scheme))
     fits = fits and linear_dtype(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)

@@ -20,7 +20,7 @@ def shift_positions(tokens: Tokens, limit: int) -> Tokens:
         limit: number of positions to choose from.
 
     Raises:
-        ValueError: a sequence has more tokens than there are positions.
+        ValueError: a sequence has more tokens than there are positions; or a traced graph has packed rows.
     """
     lengths, sequence = _lengths(tokens, limit), tokens.sequence.clamp(min=0)
     start = (torch.rand(lengths.shape[0], device=lengths.device) * (limit - lengths + 1)).long()
@@ -42,9 +42,16 @@ def sample_positions(tokens: Tokens, limit: int) -> Tokens:
 
 def _lengths(tokens: Tokens, limit: int) -> Tensor:
     """int64 (N,): tokens of each sequence; 1 where it has none."""
-    if tokens.longest > limit:
+    is_counted = tokens.position_range is not None
+    if tokens.may_be_packed and not is_counted:
         raise ValueError(
-            f"A training sequence has {tokens.longest} tokens, but position_augmentation has {limit} positions to "
+            "A compiled or exported model can't tell the sequences of packed rows apart, so position_augmentation "
+            "can't move each. Leave seq_idx and cu_seq_lens_q out, or call the model uncompiled."
+        )
+    if tokens.longest > limit:
+        what = "A training sequence" if is_counted else "A row of the compiled model, with its padding,"
+        raise ValueError(
+            f"{what} has {tokens.longest} tokens, but position_augmentation has {limit} positions to "
             f"choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
     return last_positions(tokens.positions, tokens.sequence, tokens.num_sequences) + 1

@@ -8,6 +8,7 @@ from transformers.utils import logging
 
 from .configuration_posenc import PosEncConfig
 from .scheme_math import accumulation_dtype
+from .unpadding import check_shape
 
 logger = logging.get_logger(__name__)
 
@@ -55,15 +56,20 @@ def sequence_classification_loss(
     multi_label_classification: binary cross-entropy.
 
     Raises:
-        ValueError: labels are real numbers where classes are wanted.
+        ValueError: labels have another shape, or are real numbers where classes are wanted.
     """
     classes, kind = logits.shape[-1], config.problem_type
     if kind is None:
         several = labels.shape == logits.shape and (labels.is_floating_point() or labels.dtype == torch.bool)
         kind = "multi_label_classification" if several else "single_label_classification"
         kind = "regression" if classes == 1 else kind
+    is_one_each = kind == "single_label_classification" or classes == 1
+    if is_one_each and labels.shape[1:] == (1,):
+        labels = labels.squeeze(1)
+    way_out = f"config.problem_type={kind!r}; for 0 or 1 of each class it is 'multi_label_classification'."
+    check_shape("labels", labels, tuple(logits.shape[:1] if is_one_each else logits.shape), way_out)
     if kind == "single_label_classification":
-        loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
+        loss = cross_entropy(logits, labels, num_items_in_batch)
     else:
         loss_of: Any = nn.functional.binary_cross_entropy_with_logits
         precise = logits.to(accumulation_dtype(logits))

@@ -31,7 +31,7 @@ from .scheme_factory import independent_generator, make_scheme
 from .scheme_math import accumulation_dtype, linear_dtype
 from .scheme_table import AUGMENTATIONS, EMBEDDING_STEPS
 from .seam import kernels
-from .unpadding import TokenLayout, Tokens, check_input
+from .unpadding import TokenLayout, Tokens, check_input, check_shape
 
 logger = logging.get_logger(__name__)
 Outputs = tuple[Tensor | None, Tensor]
@@ -88,7 +88,8 @@ class PosEncEmbeddings(nn.Module):
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             types = layout.tokens.positions.new_zeros(1)
             if token_type_ids is not None:
-                types = layout.unpad(token_type_ids.expand(layout.shape))
+                types = token_type_ids.expand(layout.shape[0], -1)
+                types = layout.unpad(check_shape("token_type_ids", types, layout.shape, "Give (B, S) or (1, S)."))
             hidden_states = hidden_states + self.token_type_embeddings(types)
         if layout.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
             hidden_states = layout.pad(hidden_states)
@@ -283,9 +284,9 @@ class PosEncModel(PosEncPreTrainedModel):
                 aranges from its smallest position, as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other is one sequence.
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
-            cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
-            max_length_q (int): the longest of these sequences; with it a GPU's host doesn't wait for the borders, nor
-                checks them.
+            cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a row, without `seq_idx`.
+            max_length_q (int): the longest of these; with it a GPU's host doesn't wait for the borders, nor checks
+                them, unless it waits for a mask or positions.
             layout (TokenLayout): what `make_layout` has made of the same arguments: a head, which needs it for its own
                 outputs, hands it on by this keyword, so that the tokens are found once. None: it is made here.
             output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a
@@ -302,9 +303,8 @@ class PosEncModel(PosEncPreTrainedModel):
         wants_attentions = self._is_requested("output_attentions", kwargs)
         wants_hidden = self._is_requested("output_hidden_states", kwargs)
         if layout is None:
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-            inputs |= {"inputs_embeds": inputs_embeds, "seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-            layout = self.make_layout(**inputs, **kwargs)
+            where = {"attention_mask": attention_mask, "position_ids": position_ids, "seq_idx": seq_idx}
+            layout = self.make_layout(input_ids, inputs_embeds, **where, cu_seq_lens_q=cu_seq_lens_q, **kwargs)
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, self.position.embed)
         has_dropout = dropout_of(self.layers[0].attention) > 0
         attend = choose_attention(self.config, self.position, layout, hidden_states, has_dropout, wants_attentions)
@@ -390,9 +390,8 @@ class PosEncHead(PosEncPreTrainedModel):
         without labels; logits are (B, C), or of tokens (B, S, C), zero at padding; of packed rows, one per sequence.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds, "seq_idx": seq_idx}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, cu_seq_lens_q=cu_seq_lens_q, **kwargs)
         loss, logits = self._outputs(hidden_states, layout, labels, kwargs.get("num_items_in_batch"))
         return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
@@ -404,11 +403,7 @@ class PosEncHead(PosEncPreTrainedModel):
         logits = self._scores(layout.unpad(hidden_states))
         if labels is None:
             return None, layout.pad(logits)
-        if tuple(labels.shape) != layout.shape:
-            raise ValueError(
-                f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
-                "token, -100 where it doesn't count."
-            )
+        check_shape("labels", labels, layout.shape, "Give one label per token, -100 where it doesn't count.")
         if layout.mask is not None:
             labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
         loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)
@@ -534,7 +529,6 @@ class PosEncForMaskedLM(PosEncHead):
     """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
 
     output_class = modeling_outputs.MaskedLMOutput
-
     _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: PosEncConfig) -> None:
@@ -610,9 +604,8 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds, "seq_idx": seq_idx}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, cu_seq_lens_q=cu_seq_lens_q, **kwargs)
         scores = self.qa_outputs(hidden_states)
         scores = layout.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))

@@ -72,7 +72,8 @@ class DebertaPosition(PositionScheme):
         super().__init__()
         self.terms = require("terms", terms, one_of("c2p", "p2c", "both"))
         self.num_heads = num_heads
-        self.max_distance = require("max_distance", max_distance, whole(most=2**20))
+        least = 1 if position_buckets is None else 3  # else no number of buckets fits
+        self.max_distance = require("max_distance", max_distance, whole(least, 2**20))
         self.position_buckets = position_buckets
         if position_buckets is not None:  # with more, no distance below the largest would have a logarithm
             require("position_buckets", position_buckets, whole(2, 2 * max_distance - 4))

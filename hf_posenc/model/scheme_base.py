@@ -52,8 +52,9 @@ class PositionScheme(nn.Module):
             ValueError: the scheme adds nothing to embeddings, positions don't fit x, or one is past `max_length`.
         """
         if not self.uses("embed"):
-            hooks = " and ".join(hook for hook in ("rotate", "bias", "layer_bias") if self.uses(hook))
-            raise ValueError(f"{type(self).__name__} adds nothing to embeddings. Call apply_rotary, or its {hooks}.")
+            calls = {"rotate": "apply_rotary", "bias": "its bias", "layer_bias": "its layer_bias"}
+            ways_out = " and ".join(call for hook, call in calls.items() if self.uses(hook))
+            raise ValueError(f"{type(self).__name__} adds nothing to embeddings. Call {ways_out}.")
         return self.embed(x, tokens_at(self, x.shape[:-1], positions, x.device))
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:

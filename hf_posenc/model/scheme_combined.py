@@ -21,6 +21,9 @@ class CombinedPosition(PositionScheme):
 
     Args:
         parts (dict): the schemes by name, in order.
+
+    Raises:
+        ValueError: one of several that rotate queries and keys `rotates_alone`.
     """
 
     def __init__(self, parts: dict[str, PositionScheme]) -> None:
@@ -29,6 +32,13 @@ class CombinedPosition(PositionScheme):
         for name, part in parts.items():
             self.add_module(name, part)
         self.name = "+".join(parts)  # type: ignore[misc]
+        turning = [name for name, part in parts.items() if part.uses("rotate")]
+        alone = [name for name in turning if getattr(parts[name], "rotates_alone", False)]
+        if alone and len(turning) > 1:
+            raise ValueError(
+                f"position_embedding_type={self.name!r}: {alone[0]!r} makes queries and keys anew, so no other may "
+                f"rotate them. Keep one of {', '.join(turning)}."
+            )
         lengths = [part.max_length for part in parts.values() if part.max_length is not None]
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())

@@ -1,6 +1,7 @@
 """`DistanceBias`: the base of schemes whose bias is a function of head and distance; and gathers by distance."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,13 @@ class DistanceBias(PositionScheme):
 
     shift_invariant = True
     per_layer: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Gives up the windows that a class inherits, if its own bias is another: they wouldn't be that bias."""
+        super().__init_subclass__(**kwargs)
+        hooks = vars(cls).keys()
+        if "windows" not in hooks and hooks & {"of_distance", "bias", "layer_bias"}:
+            cls.windows = PositionScheme.windows  # type: ignore[method-assign]
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """f at each distance p_j - p_i: int64 (R,) -> (R, H or 1), floating-point. `layer` is 0 unless `per_layer`."""

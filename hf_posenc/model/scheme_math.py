@@ -48,10 +48,11 @@ _constants: dict[Any, Tensor] = {}
 
 def constant(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     """These numbers as float32. On a GPU they are kept: a copy makes the host wait for all that the GPU has to do."""
-    made = _constants.get((numbers, device)) if device.type == "cuda" and not tracing() else None
+    made = None if tracing() else _constants.get((numbers, device))
     if made is None:
-        made = torch.tensor(numbers, dtype=torch.float32, device=device)
-        if device.type == "cuda" and type(made) is Tensor and not tracing():
+        with nullcontext() if tracing() else torch.inference_mode(False):  # for a later training too
+            made = torch.tensor(numbers, dtype=torch.float32, device=device)
+        if device.type == "cuda" and type(made) is Tensor and not tracing() and not is_transformed(made):
             _constants[numbers, device] = made
     return made
 
@@ -73,9 +74,9 @@ def is_transformed(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and debug_unwrap(x) is not x
 
 
-def have_fixed_shapes(*tensors: Tensor | None) -> bool:
+def have_fixed_shapes(*tensors: Any) -> bool:
     """Tells whether shapes must not depend on what these tensors hold: in a graph, or under `torch.func`."""
-    return tracing() or any(is_transformed(x) for x in tensors if x is not None)
+    return tracing() or any(is_transformed(x) for x in tensors if isinstance(x, Tensor))
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:

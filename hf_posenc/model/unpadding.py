@@ -224,17 +224,18 @@ class TokenLayout(Movable):
         mask = None if attention_mask is None else _check_mask(attention_mask, shape, fixed)
         position_ids = _check_positions(position_ids, shape)
         borders: Any = cu_seq_lens_q
-        trusted = borders is not None and max_length is not None and borders.is_cuda
+        alone = attention_mask is None and position_ids is None  # else the host waits for these anyway
+        trusted = alone and borders is not None and max_length is not None and borders.is_cuda
         if borders is not None:
             seq_idx = _sequences_from_borders(borders, shape, x.device, check=not (fixed or trusted))
         starts = None
         if seq_idx is not None:
-            seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
+            seq_idx = check_shape("seq_idx", seq_idx, shape, "Give (B, S).")
             starts = torch.ones(shape, dtype=torch.bool, device=x.device)
             starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
         elif position_ids is not None:
             starts = _starts_in_positions(position_ids, mask)
-        tokens = _assign_sequences(shape, x.device, starts, mask, position_ids)
+        tokens = _assign_sequences(x, starts, mask, position_ids)
         tokens._ids = None if x.dim() > 2 else x
         layout = cls(shape, tokens, mask)
         if fixed:
@@ -245,7 +246,7 @@ class TokenLayout(Movable):
             layout.shortest = length
         elif starts is None:
             layout._read_row_lengths()
-        elif trusted and max_length is not None and mask is None and position_ids is None:
+        elif trusted and max_length is not None:
             tokens.num_sequences, tokens.longest = borders.shape[0] - 1, max_length
             tokens.may_be_packed, tokens.position_range = tokens.num_sequences > 1, (0, max_length - 1)
             layout.counts, layout.num_tokens = borders.diff().to(torch.int64), length
@@ -401,7 +402,7 @@ class Rows(Movable):
             rows.positions = place if tokens.positions_are_aranges else self.lay_out(tokens.positions)
             rows._rank, rows.sequence = place, self.lay_out(tokens.sequence, -1)
             if tokens.position_range is not None:  # empty places have position 0
-                rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
+                rows.position_range = (min(tokens.position_range[0], 0), max(tokens.position_range[1], 0))
         elif self.masks[0] is None:
             rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
             rows._rank = tokens._rank[:1]
@@ -484,22 +485,17 @@ def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> T
     return flat.index_copy_(0, index, x).unflatten(0, shape)
 
 
-def _assign_sequences(
-    shape: tuple[int, int],
-    device: torch.device,
-    starts: Tensor | None,
-    mask: Tensor | None,
-    position_ids: Tensor | None,
-) -> Tokens:
+def _assign_sequences(x: Tensor, starts: Tensor | None, mask: Tensor | None, position_ids: Tensor | None) -> Tokens:
     """The tokens: a sequence per row, or where `starts` is True another one; padding isn't cleared.
 
     With `starts` sequences are numbered with gaps: row times S, plus how many started in the row before.
     """
-    row = torch.arange(shape[0], device=device).unsqueeze(-1)
+    shape = (x.shape[0], x.shape[1])
+    row = torch.arange(shape[0], device=x.device).unsqueeze(-1)
     sequence = row.expand(shape)
-    rank = torch.arange(shape[1], device=device).expand(shape) if mask is None else mask.long().cumsum(-1) - 1
+    rank = torch.arange(shape[1], device=x.device).expand(shape) if mask is None else mask.long().cumsum(-1) - 1
     if starts is not None:
-        is_start = starts | (torch.arange(shape[1], device=device) == 0)
+        is_start = starts | (torch.arange(shape[1], device=x.device) == 0)
         before = torch.where(starts, rank if mask is None else rank + 1 - mask.long(), 0).cummax(-1)[0]
         sequence, rank = row * shape[1] + is_start.cumsum(-1) - 1, rank - before
     positions = rank if position_ids is None else position_ids
@@ -526,30 +522,33 @@ def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:
 
 def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> Tensor:
     way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
-    mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
+    mask = check_shape("attention_mask", attention_mask, shape, way_out) != 0
     if attention_mask.is_floating_point() and not fixed and not bool((attention_mask >= 0).all()):
         least = float(attention_mask.min())  # a mask to add to logits, 0 at tokens, means the opposite
         raise ValueError(f"attention_mask holds {least}. {way_out}")
     return mask
 
 
-def _fitting(name: str, x: Tensor, shape: tuple[int, int], way_out: str) -> Tensor:
-    if tuple(x.shape) != shape:
-        raise ValueError(f"{name} of shape {tuple(x.shape)} doesn't fit an input of shape {shape}. {way_out}")
+def check_shape(name: str, x: Any, shape: tuple[int, ...], way_out: str) -> Tensor:
+    """The tensor, if it has this shape."""
+    given = tuple(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    if given != shape:
+        raise ValueError(f"{name} must be a tensor of shape {shape}, not {given}. {way_out}")
     return x
 
 
 def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
     if position_ids is None:
         return None
+    if isinstance(position_ids, Tensor) and tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
+        position_ids = position_ids.expand(shape)
+    check_shape("position_ids", position_ids, shape, "Give (B, S) or (1, S).")
     if position_ids.is_floating_point():
         raise ValueError(
             f"position_ids of {position_ids.dtype} can't be taken: positions are whole numbers. To train or test at "
             "positions between them, use 'rope' with rope_parameters={'rope_type': 'linear', 'factor': 2.0}."
         )
-    if tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
-        position_ids = position_ids.expand(shape)
-    return _fitting("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64, copy=True)
+    return position_ids.to(torch.int64, copy=True)
 
 
 def _sequences_from_borders(borders: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:

@@ -81,7 +81,7 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
 
 
 def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[PositionScheme], str]]:
-    """The schemes that a file defines, and what to call each."""
+    """The schemes that a file defines, and what to call each; one without a name may be the base of others alone."""
     module = _import_unchanged(file)
     schemes = [value for value in vars(module).values() if _is_scheme_of(value, module)]
     if not schemes:
@@ -91,12 +91,16 @@ def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[Position
     new = {*(selected or "").split("+")} - {"", *SCHEMES, *names.values()}
     if len(unnamed) == len(new) == 1:
         names[unnamed[0]] = new.pop()
-    elif unnamed:
+    elif any(not _is_base(scheme, schemes) for scheme in unnamed):
         raise UserError(
             f"{file}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
             "each class a name, `name = 'mine'`, or select a single one by a new name."
         )
-    return list(names.items())
+    return [(scheme, name) for scheme, name in names.items() if name is not None]
+
+
+def _is_base(scheme: type, schemes: list[type[PositionScheme]]) -> bool:
+    return any(issubclass(other, scheme) for other in schemes if other is not scheme)
 
 
 def _is_scheme_of(value: object, module: ModuleType) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hf_posenc import PosEncModel
+from hf_posenc.model import unpadding
 from tests.support.common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
@@ -127,3 +128,20 @@ def test_a_compiled_model_refuses_rows_that_are_too_long(how):
     assert compiled(tokens(2, 16))[0].isfinite().all()
     with pytest.raises(ValueError, match=r"has 17 tokens.*Raise position_augmentation_length"):
         compiled(tokens(2, 17))
+
+
+@pytest.mark.parametrize(
+    ("packing", "message"),
+    [
+        (
+            {"seq_idx": torch.zeros(1, 12)},
+            "compiled or exported model can't tell .* position_augmentation can't move each",
+        ),
+        ({}, "A row of the compiled model, with its padding, has 12 tokens, but position_augmentation has 8 positions"),
+    ],
+)
+def test_a_compiled_model_says_what_it_can_not_count(monkeypatch, packing, message):
+    monkeypatch.setattr(unpadding, "have_fixed_shapes", lambda *_: True)  # as in a graph
+    model = encoder("learned", position_augmentation="shift", position_augmentation_length=8).train()
+    with pytest.raises(ValueError, match=message):
+        model(tokens(1, 12), attention_mask=torch.tensor([[1] * 6 + [0] * 6]), **packing)

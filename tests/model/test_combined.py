@@ -54,7 +54,15 @@ class Doubled(PositionScheme):
         return torch.cat((q, q), -1), torch.cat((k, k), -1)
 
 
-@pytest.mark.parametrize("scheme", ["doubled+rope", "rope+doubled", "pope+rope", "rope+pope"])
+@pytest.mark.parametrize("scheme", ["pope+rope", "alibi+rope+pope"])
+def test_a_part_that_rotates_alone_is_refused_beside_another_when_a_model_is_built(scheme):
+    with pytest.raises(
+        ValueError, match=r"'pope' makes queries and keys anew, so no other .*Keep one of (\w+), (\w+)\."
+    ):
+        PosEncModel(tiny_config(scheme))
+
+
+@pytest.mark.parametrize("scheme", ["doubled+rope", "rope+doubled"])
 def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypatch):
     monkeypatch.setitem(hf_posenc.SCHEMES, "doubled", Doubled)
     with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):

@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -350,10 +351,26 @@ def test_either_map_of_labels_gives_the_other(tmp_path):
     assert PosEncConfig.from_pretrained(tmp_path).label2id == config.label2id
     other = PosEncConfig.from_pretrained(tmp_path, id2label={0: "a", 1: "b"})
     assert (other.label2id, other.num_labels) == ({"a": 0, "b": 1}, 2)
+    for folder in (tmp_path, written(tmp_path / "unnamed", id2label={"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"})):
+        named = PosEncConfig.from_pretrained(folder, label2id={"x": 0, "z": 2, "y": 1})
+        assert (named.id2label, named.label2id) == ({0: "x", 1: "y", 2: "z"}, {"x": 0, "z": 2, "y": 1})
     assert PosEncConfig.from_pretrained(tmp_path, num_labels=5).num_labels == 5
     assert PosEncConfig.from_pretrained(tmp_path, num_labels=3).id2label == config.id2label
     config.num_labels = 7
     assert len(config.label2id) == 7
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"label2id": {"x": 1, "y": 2}}, "id2label={1: 'x', 2: 'y'} must give labels the numbers 0, 1, 2, ... without"),
+        ({"id2label": {0: "x", 2: "y"}}, "id2label={0: 'x', 2: 'y'} must give labels the numbers 0, 1, 2, ... without"),
+        ({"label2id": {"x": "a"}}, "label2id={'x': 'a'} or id2label=None must give labels the numbers 0, 1, 2, ..."),
+    ],
+)
+def test_labels_without_numbers_from_0_are_refused(labels, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PosEncConfig(**labels)
 
 
 def test_labels_that_are_named_after_the_config_was_made_are_saved_and_loaded(tmp_path):
@@ -385,22 +402,27 @@ def test_a_file_replaces_no_method_and_no_private_field(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("given", "reset"),
+    ("scheme", "kwargs", "rope", "reset"),
     [
-        ({"window": {"sliding_window": 6}}, ["interleaved=True"]),
-        ({"rope": {"interleaved": True}, "window": {"global_attn_every_n_layers": 2}}, ["sliding_window=4"]),
-        ({"rope": {"interleaved": True}, "window": {"sliding_window": 6}}, []),
-        (None, []),
+        ("", {"window": {"sliding_window": 6}}, ..., "interleaved=True"),
+        ("", {"rope": {"interleaved": True}, "window": {"global_attn_every_n_layers": 2}}, ..., "sliding_window=4"),
+        ("", {"rope": {"interleaved": True}, "window": {"sliding_window": 6}}, {"rope_type": "default"}, ""),
+        ("", None, ..., ""),
+        ("rope", ..., ..., "interleaved=True, rope_parameters={'rope_theta': 500.0}"),
+        ("rope", {"interleaved": True}, ..., "rope_parameters={'rope_theta': 500.0}"),
+        ("rope", {"interleaved": False}, {"rope_theta": 500.0}, ""),
+        ("learned+window", ..., ..., "sliding_window=4"),
+        ("alibi", ..., ..., ""),
     ],
 )
-def test_arguments_of_a_checkpoint_that_others_replace_are_said(given, reset, tmp_path, caplog):
-    kwargs = {"rope": {"interleaved": True}, "window": {"sliding_window": 4}}
-    encoder("rope+window", position_embedding_kwargs=kwargs).save_pretrained(tmp_path)
-    PosEncModel.from_pretrained(tmp_path, position_embedding_kwargs=given)
-    said = [line for line in caplog.messages if "get their defaults" in line]
-    assert [line.split("get their defaults: ")[1] for line in said] == [f"{', '.join(reset)}. Give them too."] * bool(
-        reset
-    )
+def test_arguments_of_a_checkpoint_that_others_replace_are_said(scheme, kwargs, rope, reset, tmp_path, caplog):
+    trained = {"rope": {"interleaved": True}, "window": {"sliding_window": 4}}
+    theta = {"rope_theta": 500.0}
+    encoder("rope+window", position_embedding_kwargs=trained, rope_parameters=theta).save_pretrained(tmp_path)
+    fields = {"position_embedding_type": scheme or ..., "position_embedding_kwargs": kwargs, "rope_parameters": rope}
+    PosEncModel.from_pretrained(tmp_path, **{name: value for name, value in fields.items() if value is not ...})
+    said = [line.split("get their defaults: ")[1] for line in caplog.messages if "get their defaults" in line]
+    assert said == ([f"{reset}. Give them too."] if reset else [])
 
 
 @pytest.mark.parametrize("scheme", BUILTIN)

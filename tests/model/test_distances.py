@@ -5,7 +5,7 @@ import torch
 
 from hf_posenc import DistanceBias, Tokens
 from hf_posenc.model import unpadding
-from tests.support.common import assert_equal_with_gradients
+from tests.support.common import assert_equal_with_gradients, encoder, tokens
 
 
 class OfDistance(DistanceBias):
@@ -53,6 +53,15 @@ def test_distances_are_those_of_the_tokens_wherever_they_stand(batch, unpad):
     least, most = tokens.position_range
     assert least <= tokens.positions.min()
     assert tokens.positions.max() <= most
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "t5", "window"])
+def test_positions_of_packed_rows_may_all_be_negative(scheme):
+    model, ids, places = encoder(scheme), tokens(1, 9), torch.tensor([[-9, -8, -7, -6, -5, -4, -3, -9, -8]])
+    packed = model(ids, seq_idx=torch.tensor([[0] * 7 + [1] * 2]), position_ids=places).last_hidden_state
+    for part in (slice(7), slice(7, 9)):
+        alone = model(ids[:, part], position_ids=places[:, part]).last_hidden_state
+        torch.testing.assert_close(packed[:, part], alone, atol=1e-5, rtol=1e-5)
 
 
 def test_distances_between_far_positions_are_as_many_as_there_are_pairs():

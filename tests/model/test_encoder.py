@@ -344,8 +344,11 @@ def test_token_types_count_one_row_serves_all_and_they_may_be_absent():
     assert (typed - zero).abs().max() > 1e-2
     each = model(ids, attention_mask=mask, token_type_ids=types.expand(4, 9)).last_hidden_state
     torch.testing.assert_close(typed, each)
-    with pytest.raises(RuntimeError, match=r"expanded size of the tensor \(9\) must match the existing size \(12\)"):
-        model(ids, attention_mask=mask, token_type_ids=torch.zeros(4, 12, dtype=torch.int64))
+    for other in (torch.zeros(4, 12), torch.zeros(1, 12), torch.zeros(4, 1)):
+        with pytest.raises(
+            ValueError, match=r"token_type_ids must be a tensor of shape \(4, 9\), not .* Give \(B, S\)"
+        ):
+            model(ids, attention_mask=mask, token_type_ids=other)
     without = encoder("rope", type_vocab_size=0)
     torch.testing.assert_close(without(ids, token_type_ids=types)[0], without(ids)[0])
 
@@ -526,21 +529,28 @@ PAST_THE_END = r"position_embedding_type='learned' has positions 0 to 63, the in
         ({"input_ids": [[5, 6]]}, r"input_ids is a list; give \(B, S\)\. .*return_tensors='pt'"),
         ({"inputs_embeds": torch.zeros(5, 32)}, r"inputs_embeds has shape \(5, 32\); give \(B, S, 32\)"),
         ({"inputs_embeds": torch.zeros(1, 5, 31)}, r"inputs_embeds has shape \(1, 5, 31\); give \(B, S, 32\)"),
-        ({"input_ids": tokens(2, 5), "attention_mask": torch.ones(2, 4)}, r"attention_mask of shape \(2, 4\)"),
+        ({"input_ids": tokens(2, 5), "attention_mask": torch.ones(2, 4)}, r"attention_mask must be .*, not \(2, 4\)"),
         (
             {"input_ids": tokens(1, 2), "attention_mask": torch.tensor([[0.0, -1e9]])},
             "attention_mask holds -1000000000.0. Give one number per token.* 1 for tokens, 0 for padding",
         ),
         (
             {"input_ids": tokens(2, 5), "position_ids": torch.ones(3, 5).long()},
-            r"position_ids of shape \(3, 5\) .* fit an input of shape \(2, 5\)\. Give \(B, S\)",
+            r"position_ids must be a tensor of shape \(2, 5\), not \(3, 5\)\. Give \(B, S\)",
         ),
         (
             {"input_ids": tokens(2, 5), "position_ids": torch.arange(5) / 2},
             r"position_ids of torch\.float32 .*whole numbers.*'rope_type': 'linear'",
         ),
-        ({"input_ids": tokens(2, 5), "seq_idx": torch.ones(2, 4)}, r"seq_idx of shape \(2, 4\)"),
+        ({"input_ids": tokens(2, 5), "seq_idx": torch.ones(2, 4)}, r"seq_idx must be .*, not \(2, 4\)"),
         ({"input_ids": tokens(1, 5), "cu_seq_lens_q": torch.tensor([0, 3])}, r"cu_seq_lens_q=\[0, 3\] doesn't cut"),
+        *(
+            (
+                {"input_ids": tokens(2, 5), name: [[1] * 5] * 2},
+                rf"{name} must be a tensor of shape \(2, 5\), not a list",
+            )
+            for name in ("attention_mask", "position_ids", "seq_idx")
+        ),
         ({"input_ids": tokens(2, 70)}, PAST_THE_END),
         ({"input_ids": tokens(1, 3), "position_ids": torch.tensor([[0, 1, 69]])}, PAST_THE_END),
         (
@@ -558,8 +568,13 @@ def test_input_that_does_not_fit_is_named(arguments, message):
 @pytest.mark.parametrize(
     ("name", "labels", "message"),
     [
-        ("SequenceClassification", [0, 1, 2], r"batch_size \(2\) to match target batch_size \(3\)"),
-        ("TokenClassification", [[0] * 4] * 2, r"labels of shape \(2, 4\) don't fit an input of shape \(2, 5\)"),
+        ("SequenceClassification", [0, 1, 2], r"labels must be a tensor of shape \(2,\), not \(3,\)"),
+        (
+            "SequenceClassification",
+            [[0, 1, 1]] * 2,
+            r"of shape \(2,\), not \(2, 3\).*0 or 1 of each class it is 'multi_l",
+        ),
+        ("TokenClassification", [[0] * 4] * 2, r"labels must be a tensor of shape \(2, 5\), not \(2, 4\)"),
         ("MultipleChoice", [0, 1], r"takes input_ids \(B, C, S\)"),
     ],
 )
@@ -568,6 +583,15 @@ def test_labels_and_choices_that_do_not_fit_are_named(name, labels, message):
     with pytest.raises(ValueError, match=message):
         model(tokens(2, 5), labels=torch.tensor(labels))
     assert model.config.problem_type is None
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_labels_in_another_order_of_axes_are_refused(problem):
+    """They have as many numbers as there are logits, but of other sequences."""
+    model, message = head("SequenceClassification", "rope", problem_type=problem), r"of shape \(4, 3\), not"
+    for shape in ((3, 4), (12,), (1, 4, 3)):
+        with pytest.raises(ValueError, match=message):
+            model(tokens(4, 5), labels=torch.ones(shape))
 
 
 @pytest.mark.parametrize("name", [*HEADS, "MultipleChoice"])
@@ -598,15 +622,16 @@ def test_a_loss_that_is_0_whatever_the_weights_is_said(name, caplog):
 @pytest.mark.parametrize(
     ("labels", "outputs", "problem"),
     [
-        (torch.tensor([0, 2, 1, 2]), 3, "single_label_classification"),
+        *((labels, 3, "single_label_classification") for labels in (torch.arange(4) % 3, torch.ones(4, 1).long())),
         (torch.ones(4, 3), 3, "multi_label_classification"),
-        (torch.rand(4), 1, "regression"),
+        *((labels, 1, "regression") for labels in (torch.rand(4), torch.rand(4, 1))),
         *((labels, 3, None) for labels in (torch.rand(4), torch.rand(1, 12), torch.rand(12), torch.rand(4, 2))),
+        *((labels, 1, None) for labels in (torch.rand(1, 4), torch.rand(4, 1, 1))),
     ],
 )
 def test_labels_decide_the_problem_type_and_a_refused_batch_decides_nothing(labels, outputs, problem):
     model = PosEncForSequenceClassification(tiny_config(num_labels=outputs))
-    refused = pytest.raises(ValueError, match="Labels of torch.float32 can't|labels of shape .* don't fit 4 sequences")
+    refused = pytest.raises(ValueError, match=r"Labels of torch.float32 can't|labels must be .* of shape \(4,")
     with contextlib.nullcontext() if problem else refused:
         model(tokens(4, 6), labels=labels)
     assert model.config.problem_type == problem

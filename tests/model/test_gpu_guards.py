@@ -3,14 +3,35 @@
 import pytest
 import torch
 
-from hf_posenc import PosEncModel, RotaryPosition, Tokens
-from hf_posenc.model import attention
+from hf_posenc import SCHEMES, PosEncModel, RotaryPosition, Tokens, WindowPosition
+from hf_posenc.model import attention, scheme_math
 from hf_posenc.model.scheme_math import constant
 from tests.support.common import encoder, tiny_config, tokens
 from tests.support.references import varlen_attention
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 IDS = tokens(2, 9)
+
+
+class Soft(WindowPosition):
+    """A window whose border is a slope, not a wall."""
+
+    def of_distance(self, distance, layer):
+        return -(distance.abs() - self.sliding_window).clamp(min=0).float().unsqueeze(-1)
+
+
+class Partly(WindowPosition):
+    """One whose second layer has a bias that is no window."""
+
+    def windows(self, layer):
+        return super().windows(layer) if layer == 0 else None
+
+
+class Narrow(WindowPosition):
+    """One of other sizes, which leaves the bias as it is."""
+
+    def __init__(self, *, sliding_window=2):
+        super().__init__(sliding_window=sliding_window)
 
 
 @pytest.fixture
@@ -23,17 +44,20 @@ def widths(monkeypatch):
         return varlen_attention(q, *rest, **options)
 
     monkeypatch.setattr(attention, "varlen_attn", varlen)
-    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, layout, x, has_dropout: layout.index is not None)
+    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, layout, *_: layout.index is not None)
     return seen
 
 
-@pytest.mark.parametrize(("heads", "dropout", "taken"), [(4, 0.0, 2), (8, 0.0, 0), (4, 1e-9, 1)])
-def test_varlen_gets_what_its_kernel_takes_and_other_layers_are_padded(widths, monkeypatch, heads, dropout, taken):
-    model = PosEncModel(tiny_config("rope", num_attention_heads=heads)).eval()
+@pytest.mark.parametrize(
+    ("width", "dropout", "taken"),
+    [(8, 0.0, 2), (4, 0.0, 0), (8, 1e-9, 1), (192, 0.0, 2), (200, 0.0, 0), (224, 0.0, 0), (232, 0.0, 2), (264, 0.0, 0)],
+)
+def test_varlen_gets_what_its_kernel_takes_and_other_layers_are_padded(widths, monkeypatch, width, dropout, taken):
+    model = PosEncModel(tiny_config("rope", hidden_size=2 * width, num_attention_heads=2)).eval()
     model.layers[1].attention.dropout = torch.nn.Dropout(dropout)  # in training mode
     model.config._attn_implementation = "sdpa"
     got = model(IDS, attention_mask=MASK).last_hidden_state
-    assert widths == [8] * taken
+    assert widths == [width] * taken
     monkeypatch.undo()
     torch.testing.assert_close(got, model(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
@@ -55,20 +79,25 @@ def test_a_layer_that_is_compiled_alone_is_one_graph_on_tokens(widths, monkeypat
     [
         *[("rope", (7, 5), False), ("rope", (8, 0), True), ("rope", (9, 0), True), ("t5", (9, 0), False)],
         *[("rope+window", (8, 0), True), ("dual_triangle", (8, 0), True), ("window+alibi", (8, 0), False)],
+        *[("soft", (8, 0), False), ("rope+soft", (8, 0), False), ("partly", (8, 0), False), ("narrow", (8, 0), True)],
     ],
 )
 def test_varlen_runs_from_an_a100_on_in_half_precision_without_bias_and_dropout(monkeypatch, scheme, capability, taken):
+    for own in (Soft, Partly, Narrow):
+        monkeypatch.setitem(SCHEMES, own.__name__.lower(), own)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     model = encoder(scheme)
     batch = model.make_layout(IDS, attention_mask=MASK)
     x = torch.zeros(1, 14, 32, dtype=torch.float16)
-    assert not attention._runs_varlen(model.position, batch, x, False)  # on a CPU
+    assert not attention._runs_varlen(model.position, batch, x, False, 2)  # on a CPU
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    assert attention._runs_varlen(model.position, batch, x, False) == taken
-    assert not attention._runs_varlen(model.position, batch, x, True)
-    assert not attention._runs_varlen(model.position, batch, x.float(), False)
+    assert attention._runs_varlen(model.position, batch, x, False, 2) == taken
+    assert not attention._runs_varlen(model.position, batch, x, True, 2)
+    assert not attention._runs_varlen(model.position, batch, x.float(), False, 2)
     far = model.make_layout(IDS, attention_mask=MASK, position_ids=torch.arange(9) * 3)
-    assert attention._runs_varlen(model.position, far, x, False) == (scheme == "rope" and taken)  # windows count tokens
+    assert attention._runs_varlen(model.position, far, x, False, 2) == (
+        scheme == "rope" and taken
+    )  # windows count tokens
 
 
 @pytest.mark.parametrize("dropout", [0.0, 1e-9])  # a layer that drops is padded
@@ -140,3 +169,15 @@ def test_constants_are_made_once_on_a_gpu():
         fake = constant((1.0, 2.0), torch.device("cuda"))
         assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
     assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))
+
+
+def test_a_constant_that_is_kept_serves_every_later_call(monkeypatch):
+    plain, gpu = torch.tensor, torch.device("cuda")
+    monkeypatch.setattr(torch, "tensor", lambda numbers, dtype, device: plain(numbers, dtype=dtype))
+    monkeypatch.setattr(scheme_math, "_constants", {})
+    with torch.inference_mode():
+        kept = constant((1.0,), gpu)
+    torch.func.grad(lambda x: x @ constant((2.0,), gpu))(torch.ones(1))
+    assert list(scheme_math._constants) == [((1.0,), gpu)]  # that of the gradient ends with it
+    assert constant((1.0,), gpu) is kept
+    (torch.ones(1, requires_grad=True) * kept).sum().backward()

@@ -106,3 +106,6 @@ def test_borders_with_the_longest_length_take_none_on_a_gpu(monkeypatch):
     for name, value in {**vars(checked), **of_tokens[0]}.items():
         other = {**vars(trusted), **of_tokens[1]}[name]
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name
+    for waiting in ({"attention_mask": torch.ones(1, 9)}, {"position_ids": torch.arange(9)}):  # for these in any case
+        with pytest.raises(ValueError, match=r"cu_seq_lens_q=\[0, 3, 3, 9\] doesn't cut"):
+            unpadding.TokenLayout.from_batch(IDS[:1], cu_seq_lens_q=borders[[0, 1, 1, 2]], max_length=6, **waiting)

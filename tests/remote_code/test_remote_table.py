@@ -210,6 +210,23 @@ def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(
     assert written == {name: (CODE / name).read_text() for name in written}
 
 
+@pytest.mark.parametrize("config", [None, "{}", "[]", '{"model_type": "bert"}'])
+def test_code_is_not_saved_over_files_of_others(tmp_path, config):
+    model = PosEncModel(tiny_config("rope"))
+    theirs = {"attention.py": "x = 1\n"} | ({"config.json": config} if config else {})
+    for name, text in theirs.items():
+        (tmp_path / name).write_text(text)
+    for save in (model.save_pretrained, model.config.save_pretrained):
+        with pytest.raises(ValueError, match=r"holds no checkpoint of ours, but a file attention\.py.* another folder"):
+            save(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == theirs
+    (tmp_path / "attention.py").write_text((CODE / "attention.py").read_text())
+    model.save_pretrained(tmp_path)
+    (tmp_path / "attention.py").write_text("x = 1\n")  # as an older version had it
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "attention.py").read_text() == (CODE / "attention.py").read_text()
+
+
 def test_a_scheme_is_not_saved_over_its_own_source(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))

@@ -113,6 +113,11 @@ def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
     assert SCHEMES["first"].__name__ == "Mine"
 
 
+def test_a_class_without_a_name_may_be_the_base_of_others(tmp_path):
+    path = written(tmp_path, MINE + "\nclass Based(Mine):\n    name = 'based'\n", "based.py")
+    assert register_scheme(path) == register_scheme(path, "based+rope") == ["based"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "kind", "message"),
     [

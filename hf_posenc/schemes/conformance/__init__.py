@@ -152,7 +152,7 @@ def check_scheme(
 
     Args:
         scheme: a subclass of `PositionScheme`, registered or not, or what `config.position_embedding_type` accepts.
-        scheme_kwargs: the scheme's own arguments (`config.position_embedding_kwargs`), a dictionary or JSON.
+        scheme_kwargs: the scheme's own arguments (`config.position_embedding_kwargs`).
         only: the names of the checks to run. None: all of `SCHEME_CHECKS`.
 
     Returns:

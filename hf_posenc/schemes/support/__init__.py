@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,14 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _size in SIZES.values():
     _size["initializer_range"] = round(_size["hidden_size"] ** -0.5, 4)
 
+_OF_SCHEME = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 # Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
 _BUILT_WITH = (
     *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
     *("mlp_gated", "attention_bias", "mlp_bias"),
     *("layer_norm_eps", "norm_position", "norm_type", "token_dropout", "scale_embeddings"),
     *("classifier_hidden_act", "classifier_norm"),
-    *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
+    *_OF_SCHEME,
 )
 
 _FIELDS = [field.name for field in fields(PosEncConfig)]  # without its class variables
@@ -56,6 +58,7 @@ _KEYWORDS = (
 """What PreTrainedConfig takes beyond its fields."""
 _OLDER_ROPE = ["rope_scaling", "rope_theta", "partial_rotary_factor"]
 """What transformers had before `rope_parameters`, and would ignore or let replace it."""
+_NUMBERED = "must give labels the numbers 0, 1, 2, ... without a gap."
 
 
 class PackageSupport(ConfigSupport):
@@ -82,15 +85,18 @@ class PackageSupport(ConfigSupport):
     def values_of_file(self, values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         """The values of a file, with those that are given in their place.
 
-        A scheme that is given replaces the file's, whose arguments then don't apply.
+        A scheme that is given replaces the file's, whose arguments then don't apply; `label2id` its names of labels.
         """
         merged = dict(values)
         scheme = values.get("position_embedding_type")
-        if given.get("position_embedding_type", scheme) != scheme:
+        is_changed = given.get("position_embedding_type", scheme) != scheme
+        if is_changed:
             for name in ("position_embedding_kwargs", "rope_parameters"):
                 merged.pop(name, None)
-        elif isinstance(wanted := given.get("position_embedding_kwargs"), dict):
-            _say_what_is_reset(values, wanted)
+        if is_changed or isinstance(given.get("position_embedding_kwargs"), dict):
+            _say_what_is_reset(values, merged, {name: given[name] for name in _OF_SCHEME if name in given})
+        if given.get("label2id") and not given.get("id2label"):
+            merged.pop("id2label", None)  # which would win
         known = {*_FIELDS, *_OLDER_ROPE} - {"rope_parameters"}
         merged |= {name: given.pop(name) for name in list(given) if name in known}
         if is_newer(written_by := merged.get("posenc_version")):
@@ -166,14 +172,21 @@ class PackageSupport(ConfigSupport):
         code_files(model.config)
 
     def code_files(self, config: PosEncConfig, folder: Path) -> dict[str, str]:
-        """The code of a checkpoint, see `code_files`; not where its copy would replace a scheme's source."""
+        """The code of a checkpoint, see `code_files`; not where it would replace what isn't a checkpoint's."""
         sources = [source_file(scheme) for scheme in schemes_of(config).values() if not is_built_in(scheme)]
         if folder.resolve() in [source.resolve().parent for source in sources]:
             raise ValueError(
                 f"{str(folder)!r} holds the file that a scheme was imported from, and which the copy that "
                 "travels would replace. Save into another folder."
             )
-        return code_files(config)
+        files = code_files(config)
+        lost = [name for name, text in files.items() if _differs(folder / name, text)]
+        if lost and not _holds_checkpoint(folder):
+            raise ValueError(
+                f"{str(folder)!r} holds no checkpoint of ours, but a file {lost[0]}, which the copy that travels would "
+                "replace. Save into another folder."
+            )
+        return files
 
 
 def from_size(cls: type[PosEncConfig], size: str, **overrides: Any) -> PosEncConfig:
@@ -204,6 +217,17 @@ def code_files(config: PosEncConfig) -> dict[str, str]:
     used = {"AUGMENTATIONS": _used(AUGMENTATIONS, config.position_augmentation)}
     used["EMBEDDING_STEPS"] = _used(EMBEDDING_STEPS, *["token_dropout"] * (config.token_dropout is not None))
     return collect_code(config.position_embedding_type, schemes_of(config), used)
+
+
+def _differs(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() != text.encode()
+
+
+def _holds_checkpoint(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "config.json").read_bytes())["model_type"] == PosEncConfig.model_type
+    except (OSError, ValueError, TypeError, LookupError):
+        return False
 
 
 def _used(table: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -239,12 +263,21 @@ def _name_labels(config: PosEncConfig) -> None:
     """Makes a map of labels that is missing, or whose names are LABEL_0, ..., from the other; else `id2label` wins.
 
     transformers reads `id2label` alone, and would save the other as it was.
+
+    Raises:
+        FieldError: a number is none, or one is left out.
     """
-    names = {int(number): name for name, number in (config.label2id or {}).items()}
-    if names and config.id2label in (None, {number: f"LABEL_{number}" for number in range(len(names))}):
-        config.id2label = names
-    elif config.id2label is not None and names != config.id2label:
-        config.label2id = {name: int(number) for number, name in config.id2label.items()}
+    try:
+        names = {int(number): name for name, number in (config.label2id or {}).items()}
+        current = {int(number): name for number, name in (config.id2label or {}).items()}  # a file's are strings
+    except (TypeError, ValueError) as error:
+        raise FieldError("label2id", config.label2id, f"or id2label={config.id2label!r} {_NUMBERED}") from error
+    if names and current in ({}, {number: f"LABEL_{number}" for number in range(len(names))}):
+        config.id2label = current = names
+    if current:
+        config.label2id = {name: number for number, name in current.items()}
+    if sorted(current) != list(range(len(current))):
+        raise FieldError("id2label", current, _NUMBERED)
 
 
 def _check_scheme(config: PosEncConfig) -> None:
@@ -286,26 +319,41 @@ def _has_modules(value: Any) -> bool:
     return any(isinstance(item, nn.Module) for item in values)
 
 
-def _say_what_is_reset(values: dict[str, Any], given: dict[str, Any]) -> None:
-    """Warns of a checkpoint's arguments that get other values, their defaults, since only others are given."""
-    values = {**values, "posenc_version": POSENC_VERSION}  # of a newer one it is said elsewhere
+def _say_what_is_reset(values: dict[str, Any], kept: dict[str, Any], given: dict[str, Any]) -> None:
+    """Warns of arguments of the checkpoint's parts that get other values, their defaults, since they aren't given.
+
+    Args:
+        values: the checkpoint's.
+        kept: those of them that another scheme leaves.
+        given: what the scheme and its arguments are to be instead.
+    """
+    now = {"posenc_version": POSENC_VERSION}  # of a newer one it is said elsewhere
+    rope = {name: value for name, value in given.items() if name == "rope_parameters"}
     try:
-        trained = scheme_kwargs(PosEncConfig.from_dict(values))
-        config = PosEncConfig.from_dict({**values, "position_embedding_kwargs": given})
+        trained = PosEncConfig.from_dict({**values, **now})
+        config = PosEncConfig.from_dict(
+            {**kept, **given, **now, "rope_parameters": kept.get("rope_parameters")}, **rope
+        )
         asked = scheme_kwargs(config)
         with torch.device("meta"):
             make_scheme(config)  # which completes the arguments
     except ValueError:  # which building the model raises
         return
     gets = scheme_kwargs(config)
-    reset = [
-        f"{key}={value!r}"
-        for name, arguments in trained.items()
-        for key, value in arguments.items()
-        if key not in asked[name] and value != gets[name].get(key)
-    ]
+    parts = {name: arguments for name, arguments in scheme_kwargs(trained).items() if name in gets}
+    changed = [_changed(arguments, asked[name], gets[name]) for name, arguments in parts.items()]
+    reset = [f"{key}={value!r}" for arguments in changed for key, value in arguments.items()]
+    if config.rope_parameters and trained.rope_parameters:
+        turned = _changed(trained.rope_parameters, rope.get("rope_parameters") or {}, config.rope_parameters)
+        reset += [f"rope_parameters={turned}"] * bool(turned)
     if reset:
+        replaced = ", ".join(f"{name}={value!r}" for name, value in given.items())
         logger.warning(
-            f"position_embedding_kwargs={given} replaces the checkpoint's. These, with which it was trained, get their "
-            f"defaults: {', '.join(reset)}. Give them too."
+            f"{replaced} replaces the checkpoint's. These, with which it was trained, get their defaults: "
+            f"{', '.join(reset)}. Give them too."
         )
+
+
+def _changed(trained: dict[str, Any], asked: dict[str, Any], gets: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that get another value, and weren't given one."""
+    return {key: value for key, value in trained.items() if key not in asked and value != gets.get(key)}

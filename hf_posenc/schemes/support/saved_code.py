@@ -165,15 +165,16 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
             reason = "has the name of a file of ours" if file.name in OUR_FILES else "isn't named like a module"
             raise ValueError(f"{file} {reason}, so it can't travel with a model. Rename it.")
         files[file.name], beside = _rewritten(file)
-        waiting += [file.parent / f"{module}.py" for module in beside if f"{module}.py" not in OUR_FILES]
+        ours = OUR_FILES if (file.parent / TABLE).is_file() else set()  # in a checkpoint's folder lie ours too
+        waiting += [file.parent / name for name in beside if name not in ours]
     return files
 
 
 def _rewritten(path: Path) -> tuple[str, list[str]]:
-    """A module's text with its imports of hf_posenc made relative, and the modules beside it that it imports."""
+    """A module's text with its imports of hf_posenc made relative, and the files beside it that it imports."""
     text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
     ours: list[tuple[ast.ImportFrom, dict[str, list[ast.alias]]]] = []
-    relative: dict[str, ast.stmt] = {}
+    relative: dict[str, ast.ImportFrom] = {}
     for node in ast.walk(ast.parse(text, str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -200,7 +201,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
     if unseen := set(relative) - seen_by_loader:
         why = "Whoever loads the model sees imports that are first on their line alone. Give it a line of its own."
         raise _cannot_travel(path, relative[min(unseen)], why)
-    return written, list(relative)
+    return written, [f"{module}.py" for module, node in relative.items() if node.level]
 
 
 def _homes(node: ast.ImportFrom) -> dict[str, list[ast.alias]]:
