@@ -83,6 +83,17 @@ def load_checked_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTok
     return tokenizer
 
 
+def without_cuts(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer without its last call's truncation and padding, which it would save into its `tokenizer.json`.
+
+    transformers sets both anew at each call; who reads that file alone would cut and pad as that call did.
+    """
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    return tokenizer
+
+
 def largest_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The largest number of a token; numbers may have gaps."""
     return max(tokenizer.get_vocab().values())

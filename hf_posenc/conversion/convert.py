@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..checkpoints.files import REPORT_NAME, read_json, training_marks
 from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, output_folder
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
-from ..checkpoints.tokenizers import check_ids
+from ..checkpoints.tokenizers import check_ids, without_cuts
 from ..data.columns import OURS, notes_of
 from ..data.texts import own_texts, read_training_texts
 from ..errors import UserError, checks_types, spell, user_errors
@@ -380,7 +380,7 @@ def _write(
     with output.replaced() as folder:
         model.save_pretrained(folder)
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(folder)
+            without_cuts(loaded.tokenizer).save_pretrained(folder)
         write_modules(folder, modules | training_marks(loaded.source.folder))
         write_json(folder / REPORT_NAME, report.to_dict())
         write_text(folder / "README.md", card)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from ..checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
+from ..checkpoints.files import INDEX, TOKENIZER_FILES, TRAINED_ON, WEIGHTS, read_json, weight_files
+from ..checkpoints.keeper import LIST
 from ..checkpoints.loading import load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.sentence_modules import read_modules
@@ -122,9 +123,10 @@ def _check_ours(opened: Checkpoint) -> None:
     """Refuses a model that strangers don't load by the code that it brings."""
     source = opened.folder
     if (kind := opened.raw.get("model_type")) != PosEncConfig.model_type:
+        kept = " ".join(f"--exclude {name}" for name in (TRAINED_ON, LIST))
         raise UserError(
             f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
-            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
+            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source} {kept}"
         )
     if not opened.raw.get("auto_map"):
         raise UserError(f"{str(source)!r}: config.json has no auto_map, by which others load it. Save the model anew.")

@@ -371,14 +371,25 @@ def test_a_licence_beside_a_card_is_linked_where_it_lies(tmp_path: Path):
     assert Checkpoint(str(tmp_path), tmp_path, {}).lineage == {"license": "other"}
 
 
-def test_base_model_and_licence_reach_the_cards_of_what_is_made_of_a_checkpoint(
-    whole: dict[str, Path], data: Path, tmp_path: Path
-):
-    source = shutil.copytree(whole["bert"], tmp_path / "source")
+@pytest.fixture(scope="module")
+def made(whole: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders that were made of a BERT: converted, trained further, and exported."""
+    here = tmp_path_factory.mktemp("made")
+    source = shutil.copytree(whole["bert"], here / "source")
     (source / "README.md").write_text("---\nbase_model: me/encoder\nlicense: cc-by-nc-4.0\n---\n")
-    hf_posenc.convert(source, tmp_path / "converted", measure=False)
-    train(tmp_path / "trained", data=str(data), pretrained=str(tmp_path / "converted"), max_steps=1)
-    hf_posenc.export(tmp_path / "trained", tmp_path / "exported", to="native")
-    for made in ("converted", "trained", "exported"):
-        card = ModelCard.load(tmp_path / made / "README.md").data
+    hf_posenc.convert(source, here / "converted")
+    train(here / "trained", data=str(data), pretrained=str(here / "converted"), max_steps=1)
+    hf_posenc.export(here / "trained", here / "exported", to="native")
+    return [here / name for name in ("converted", "trained", "exported")]
+
+
+def test_base_model_and_licence_reach_the_cards_of_what_is_made_of_a_checkpoint(made: list[Path]):
+    for folder in made:
+        card = ModelCard.load(folder / "README.md").data
         assert (card.base_model, card.license) == ("me/encoder", "cc-by-nc-4.0")
+
+
+def test_no_tokenizer_file_keeps_the_truncation_and_padding_of_a_call(made: list[Path]):
+    for folder in made:
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert (folder.name, backend.truncation, backend.padding) == (folder.name, None, None)

@@ -70,7 +70,7 @@ def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
     text = (exported / "README.md").read_text()
     assert "trust_remote_code" not in text
     assert 'hf_posenc.load("path/to/this/folder").predict' in text
-    with pytest.raises(UserError, match=f"is a bert model.*hf upload OWNER/NAME {exported}\\.? "):
+    with pytest.raises(UserError, match=f"is a bert model.*hf upload OWNER/NAME {exported} --exclude "):
         publish(exported, "me/mine")
 
 

@@ -88,6 +88,7 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
     assert 0.7 <= small.score[1] == pytest.approx(small.agreement)
     assert report.largest_difference < 1e-5  # of float32
     assert small.alone <= 1e-3
+    assert json.loads((tmp_path / "out/tokenizer.json").read_text())["truncation"] is None  # not that of its own texts
     processor = json.loads((tmp_path / "out/export.json").read_text())["hf_posenc"]["measured_on"]
     assert processor
     for text in (str(report), (tmp_path / "out/README.md").read_text()):
