@@ -31,7 +31,7 @@ from .heal import Healing, heal, remove_healing, set_aside
 from .loading import Loaded, load_source
 from .measure import EXACT, TOLERANCE, measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
-from .swap import Target, swap, target_config
+from .swap import OF_LOGITS, Target, swap, target_config
 
 _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
@@ -138,7 +138,7 @@ def convert(
             outcome = steps.heal(outcome, healing, checkpoints, overwrite)
             outcome = steps.extend(outcome, target.length_alone)
         _adopt(loaded, outcome.model, max_position_embeddings)
-        said += _leave_temperature(loaded.model.config, outcome.model.config)
+        said += _leave_temperature(loaded.model.config, outcome.model.config, extension)
         report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
             card = converted_card(last_name(str(output)), report, loaded.source, is_sentence_transformer=bool(modules))
@@ -322,13 +322,17 @@ def _adopt(loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
         loaded.tokenizer.model_max_length = longest or min(loaded.tokenizer.model_max_length, end)
 
 
-def _leave_temperature(source: Any, config: Any) -> list[str]:
-    """Drops the temperature that a training fitted to the logits of another scheme, and says so."""
-    if source.position_embedding_type == config.position_embedding_type or "temperature" not in notes_of(config):
+def _leave_temperature(source: Any, config: Any, extension: str | None) -> list[str]:
+    """Drops the temperature that a training fitted to the logits of other positions, and says so.
+
+    A longer limit alone, or a table that is repeated, changes no logits of texts that the source reads.
+    """
+    changes = extension == "interpolate" or any(getattr(source, n) != getattr(config, n) for n in OF_LOGITS)
+    if not changes or "temperature" not in notes_of(config):
         return []
     ours = {name: value for name, value in notes_of(config).items() if name != "temperature"}
     config.task_specific_params = {**config.task_specific_params, OURS: ours}
-    return ["The temperature that its training fitted is left out: logits are others with another scheme."]
+    return ["The temperature that its training fitted is left out: logits are others with other positions."]
 
 
 def _report(

@@ -31,6 +31,8 @@ SUITABLE: dict[str, dict[str, Any]] = {
     **{name: {"per_layer": True} for name in ("alibi", "t5", "toeplitz")},
 }
 """Arguments that suit pretrained weights better than the defaults. Of an author's scheme: its `conversion_kwargs`."""
+OF_LOGITS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
+"""Fields of the configuration on which the logits of any text depend."""
 Parts = dict[str, PositionScheme]
 """Schemes by their names."""
 
@@ -94,7 +96,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
         kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
         values["rope_parameters"] = {**kept, **rope_parameters}
     config = build_config(values)
-    fields = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters", "max_position_embeddings")
+    fields = (*OF_LOGITS, "max_position_embeddings")
     return config, any(getattr(before, name) != getattr(config, name) for name in fields)
 
 

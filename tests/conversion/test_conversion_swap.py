@@ -398,17 +398,30 @@ def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypa
         assert held[head, slow] > held[head, fast]
 
 
-def test_another_scheme_leaves_the_temperature_that_was_fitted_to_the_old_logits(tmp_path):
-    model = PosEncForSequenceClassification(tiny_config("rope"))
+LONGER = {"max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "stays"),
+    [
+        ("rope", {}, True),
+        ("rope", LONGER, True),
+        ("learned", {**LONGER, "extension": "tile"}, True),
+        ("rope", {"scheme": "alibi"}, False),
+        ("rope", {"scheme_kwargs": {"interleaved": True}}, False),
+        ("rope", {"rope_parameters": {"rope_theta": 500.0}}, False),
+        ("rope", {**LONGER, "extension": "yarn"}, False),
+        ("learned", {**LONGER, "extension": "interpolate"}, False),
+    ],
+)
+def test_a_temperature_stays_where_the_logits_that_it_was_fitted_to_do(scheme, options, stays, tmp_path):
+    model = PosEncForSequenceClassification(tiny_config(scheme))
     note(model.config, temperature=2.0, dialect={})
     model.save_pretrained(tmp_path)
     word_tokenizer(["a", "cat"]).save_pretrained(tmp_path)
-    same = convert(tmp_path, measure=False)
-    assert notes_of(same.model.config)["temperature"] == 2.0
-    swapped = convert(tmp_path, scheme="alibi", measure=False)
-    assert notes_of(swapped.model.config) == {"dialect": {}}
-    assert any("temperature" in sentence for sentence in swapped.report.notes)
-    assert not any("temperature" in sentence for sentence in same.report.notes)
+    done = convert(tmp_path, measure=False, **options)
+    assert notes_of(done.model.config) == {"dialect": {}} | ({"temperature": 2.0} if stays else {})
+    assert any("temperature" in sentence for sentence in done.report.notes) != stays
 
 
 @pytest.mark.parametrize(
