@@ -11,9 +11,12 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
+from transformers import PhobertTokenizer
 
 import hf_posenc
 from hf_posenc import UserError, publish, register_scheme
+from hf_posenc.checkpoints.tokenizers import open_tokenizer
+from hf_posenc.checkpoints.trainer_checkpoints import strange_files
 from hf_posenc.hub import publishing
 from tests.support.common import schemes_restored
 from tests.support.hub_server import READER, WRITER, Hub, Repo
@@ -80,6 +83,19 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub, checkpoint, un
     assert {name: json.loads(files[name]) for name in written} == {n: json.loads(text) for n, text in written.items()}
     assert all(name in files["SHA256SUMS"].decode() for name in written)
     assert done.left_out == ("notes.txt", "training_args.bin")
+
+
+def test_each_file_of_a_tokenizer_is_known_published_and_fetched(hub, tmp_path, unverified, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "words").write_text("".join(f"{word} 1\n" for word in "the cat t@@ h@@ e c@@ a@@ t".split()))
+    (tmp_path / "codes").write_text("t h 3\nth e</w> 3\n\n")
+    folder = tmp_path / "checkpoint-1"
+    PhobertTokenizer(str(tmp_path / "words"), str(tmp_path / "codes")).save_pretrained(folder)
+    assert strange_files(folder) == []  # a run deletes it at its end
+    tiny_model("rope", "PosEncModel").save_pretrained(folder)
+    publish(folder, "me/mine", token=WRITER)
+    fetched, kept = (open_tokenizer(name) for name in ("me/mine", str(folder)))
+    assert fetched.tokenize("the cat hat") == kept.tokenize("the cat hat")
 
 
 def test_a_sentence_transformer_whose_modules_cannot_be_kept_is_refused(hub, checkpoint):
