@@ -268,7 +268,7 @@ class OutputFolder:
             shutil.rmtree(self.path / WAITING, ignore_errors=True)
 
     def _is_complete(self) -> bool:
-        """True where new files wait or are in place, each as their list says: a damaged list would delete all others."""
+        """True where all new files wait or are in place as their list says: a damaged list would delete all others."""
         files = _read_list(self.path / WAITING)
         places = {name: (self.path / WAITING / name, self.path / name) for name in files}
         return bool(files) and all(

@@ -23,7 +23,7 @@ from ..options import Options
 from ..tasks import task_of
 from ..training.metrics import compute_metrics, predictions_from_logits
 from .folder import megabytes
-from .graph import quietly, record_files
+from .graph import empty_data_file, quietly, record_files
 from .parity import LONGEST, Batch, answers_tokens, encode_rows, input_names, make_batch
 
 GATES = {
@@ -326,6 +326,7 @@ def _quantize_onnx(path: Path) -> None:
     _scale_by_row(model)
     onnx.save(model, small)
     os.replace(small, path)
+    empty_data_file(path)  # a large graph's was full
 
 
 def _scale_by_row(model: Any) -> None:

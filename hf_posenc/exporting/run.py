@@ -24,7 +24,7 @@ from ..inference.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
-from .graph import check_packages, write_graph
+from .graph import check_packages, weights_apart, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_calibration, read_labelled
 from .native import what_holds, write
 from .parity import LARGEST, Batch, batches, measure_parity
@@ -65,10 +65,10 @@ def _write(
         notes = write(model, tokenizer, staging, like=like, dtype=checkpoint.dtype)
         compared = batches(model, tokenizer, **what_holds(model, staging))
         return Written(notes, torch_backend(load_any(open_checkpoint(staging))), compared, LARGEST / 10)
-    notes = write_graph(to, model, tokenizer, staging)
+    write_graph(to, model, tokenizer, staging)
     write_config(model, tokenizer.model_max_length, staging)
     write_tokenizer(tokenizer, staging)
-    return Written(notes, open_backend(staging, to), batches(model, tokenizer), LARGEST)
+    return Written([], open_backend(staging, to), batches(model, tokenizer), LARGEST)
 
 
 @dataclass
@@ -190,9 +190,8 @@ def export(
                 notes=notes,
             )
             if quantizer:
-                logger.info("Quantising it to int8, and measuring both")
-                report.int8 = quantizer(staging, to)
-                report.megabytes = report.int8.megabytes[1]
+                _quantize(report, quantizer, staging)
+            report.notes += weights_apart(staging)
             write_card(report, opened, model, staging)
         return report
 
@@ -230,6 +229,13 @@ def _quantizer(
         evaluated_on=None if evaluate is None else last_name(evaluate),
         calibrated_on="sentences that come along" if calibrate is None else last_name(calibrate),
     )
+
+
+def _quantize(report: ExportReport, quantizer: Callable[[Path, str], Int8Report], staging: Path) -> None:
+    """Quantises what was written, and reports what that costs and gains."""
+    logger.info("Quantising it to int8, and measuring both")
+    report.int8 = quantizer(staging, report.target)
+    report.megabytes = report.int8.megabytes[1]
 
 
 def _compared(model: PreTrainedModel, written: Written) -> float:
