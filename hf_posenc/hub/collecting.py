@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from ..checkpoints.files import INDEX, TOKENIZER_FILES, TRAINED_ON, WEIGHTS, read_json, weight_files
+from ..checkpoints.files import INDEX, REPORT_NAME, TOKENIZER_FILES, TRAINED_ON, WEIGHTS, read_json, weight_files
 from ..checkpoints.keeper import LIST
 from ..checkpoints.loading import load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint
@@ -32,7 +32,7 @@ TEXT = "Word order is one config value."
 
 _SENT = (
     *("config.json", "generation_config.json", "results.json", "confusion_matrix.png", "LICENSE", "NOTICE"),
-    *TOKENIZER_FILES,
+    *(REPORT_NAME, *TOKENIZER_FILES),
 )
 """What is sent if it is there, beside the card, the weights, the code and a sentence-transformer's modules."""
 

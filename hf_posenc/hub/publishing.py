@@ -87,11 +87,12 @@ def publish(
 ) -> Publication:
     """Publishes a checkpoint's folder, and loads it back.
 
-    It sends weights (safetensors only), config, code, tokenizer, results, a sentence-transformer's modules, license,
-    the confusion matrix, checksums and the card, by their names, and no other file of the folder, which is loaded here
-    first. Files of an earlier `publish` are replaced; a repository with other files that may be loaded, or run, with
-    the model is refused. Afterwards a fresh process, without hf_posenc or a token, loads the commit and compares what
-    it answers. Only then is the card sent, which pins the commit. After an error, run it again.
+    It sends weights (safetensors only), config, code, tokenizer, results, a conversion's report, a
+    sentence-transformer's modules, license, the confusion matrix, checksums and the card, by their names, and no other
+    file of the folder, which is loaded here first. Files of an earlier `publish` are replaced; a repository with other
+    files that may be loaded, or run, with the model is refused. Afterwards a fresh process, without hf_posenc or a
+    token, loads the commit and compares what it answers. Only then is the card sent, which pins the commit. After an
+    error, run it again.
 
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
@@ -118,7 +119,7 @@ def publish(
             published.
         Interrupted: Ctrl-C; the message says the same.
     """
-    _check_target(repo_id, create_pr, revision)
+    _check_target(repo_id, create_pr, revision, private)
     fields = CardFields(license, _names("language", language), _names("dataset", dataset))
     api = HfApi(token=token)
     branch = revision or "main"
@@ -281,12 +282,15 @@ def _names(parameter: str, given: str | Sequence[str] | None) -> tuple[str, ...]
     return names
 
 
-def _check_target(repo_id: str, create_pr: bool, revision: str | None) -> None:
-    """Refuses a name that the Hub doesn't take, and a branch for a pull request."""
+def _check_target(repo_id: str, create_pr: bool, revision: str | None, private: bool | None) -> None:
+    """Refuses a name that the Hub doesn't take, and a branch or a visibility for a pull request."""
     _check_name("repo_id", repo_id, "is no name of a repository. Give owner/name.")
     if create_pr and revision is not None:
         both = f"{spell('create_pr')} and {spell('revision')}"
         raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
+    if create_pr and private is not None:
+        wanted = f"is for a repository that is made here, and {spell('create_pr')} is for one that exists. Leave it out."
+        raise UserError(wanted, parameter="private", value=private)
 
 
 def _check_name(parameter: str, name: str, wanted: str) -> None:

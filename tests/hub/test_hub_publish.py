@@ -123,8 +123,9 @@ def test_no_other_file_of_the_folder_is_sent(hub, checkpoint, unverified):
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text("hf_secret")
     (checkpoint / "confusion_matrix.png").write_bytes(b"\x89PNG")
+    (checkpoint / "conversion.json").write_text('{"trained_length": 32}')  # which a conversion of it reads
     done = publish(checkpoint, "me/mine", token=WRITER)
-    assert set(done.files) - before == {"confusion_matrix.png"}
+    assert set(done.files) - before == {"confusion_matrix.png", "conversion.json"}
     assert set(hub.files("me/mine")) == {*done.files, ".gitattributes"}
     assert set(done.left_out) == {"notes.txt", *(name.partition("/")[0] for name in KEPT_HERE)}
 
@@ -296,7 +297,7 @@ def theirs(hub: Hub, **files: str) -> Repo:
 
 
 KEPT_HERE = (
-    *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "conversion.json"),
+    *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "run.json"),
     *(
         "train.csv",
         "picture.png",
