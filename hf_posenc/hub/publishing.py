@@ -289,8 +289,8 @@ def _check_target(repo_id: str, create_pr: bool, revision: str | None, private: 
         both = f"{spell('create_pr')} and {spell('revision')}"
         raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
     if create_pr and private is not None:
-        wanted = f"is for a repository that is made here, and {spell('create_pr')} is for one that exists. Leave it out."
-        raise UserError(wanted, parameter="private", value=private)
+        ours = f"is for a repository that is made here, and {spell('create_pr')} for one that exists. Leave it out."
+        raise UserError(ours, parameter="private", value=private)
 
 
 def _check_name(parameter: str, name: str, wanted: str) -> None:

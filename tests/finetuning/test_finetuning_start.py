@@ -142,6 +142,7 @@ def test_a_new_encoder_is_what_the_options_say(order):
         ({"tokenizer": "{ours}", "vocab_size": 500}, "--set vocab_size is for a tokenizer that is trained. Leave it"),
         ({"pretrained": "{bert}", "tokenizer": "{ours}"}, "--tokenizer '.*' has other tokens than '.*bert.*' was"),
         ({"pretrained": "{ours}", "scheme_kwargs": {"theta": 1}}, "{'theta': 1} is no argument of 'learned'"),
+        ({"tokenizer": "{changed}", "vocab_size": None}, r"gives other ids than .*, which reads that file alone\.$"),
         ({"pretrained": "{changed}"}, "gives other ids than its tokenizer.json for .* --allow-other-tokens"),
     ],
 )

@@ -103,7 +103,7 @@ def test_without_a_token_or_with_options_that_contradict_nothing_is_published(hu
     with pytest.raises(UserError, match="exclude each other"):
         send(checkpoint, create_pr=True, revision="v1")
     for private in (True, False):
-        with pytest.raises(UserError, match=f"private={private} is for a repository that is made here, and create_pr is"):
+        with pytest.raises(UserError, match=f"private={private} is for a repository that is made here, and create_pr"):
             send(checkpoint, create_pr=True, private=private)
     with pytest.raises(UserError, match="repo_id='a/b/c' is no name of a repository. Give owner/name"):
         publish(checkpoint, "a/b/c", dry_run=True)
