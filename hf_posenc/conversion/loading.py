@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import InItsClass, check_finite, read_in_class
+from ..checkpoints.loading import InItsClass, check_finite, read_in_class, read_model_config
 from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
 from ..data.columns import note, notes_of
@@ -108,6 +108,19 @@ def load_source(
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
     config: Any = loaded.model.config
     return replace(loaded, tokenizer=load_tokenizer(checkpoint, config))
+
+
+def source_config(checkpoint: Checkpoint) -> Any:
+    """The configuration of a source, as its class of today reads it; one for code of its own needs none of that code.
+
+    Raises:
+        UserError: a value isn't accepted, it asks for what isn't there, or its code isn't allowed to be run.
+    """
+    today = replace(checkpoint, raw=todays_config(checkpoint.raw, checkpoint.name))
+    if today.raw.get("model_type") == checkpoint.raw.get("model_type"):
+        return read_model_config(checkpoint)
+    family = _family_of(today.raw, checkpoint.name)
+    return _read_as(CONFIG_MAPPING[family.model_type], today, family.model_type)
 
 
 def model_class(task: str) -> type[PreTrainedModel]:

@@ -17,6 +17,7 @@ from hf_posenc.finetuning.start import _needs_conversion
 from hf_posenc.options import Options
 from hf_posenc.training.trainer import merge_lora
 from tests.support.common import encoder, schemes_restored, word_tokenizer, write_jsonl
+from tests.support.conversion import published_gte
 from tests.support.training import rows, started, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -109,6 +110,13 @@ def test_weights_of_the_bert_family_begin_as_a_conversion_writes_them(bert, orde
     assert model.config.position_embedding_type == (scheme or "learned")
     assert any(says in note for note in notes)
     assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
+def test_what_was_published_for_code_of_its_own_begins_without_it(order, tmp_path):
+    published_gte(tmp_path, "text-classification", 2.0)
+    _, _, model, notes = started(**{**order, "vocab_size": None}, pretrained=str(tmp_path))
+    assert (model.config.model_type, model.config.position_embedding_type) == ("posenc", "rope")
+    assert any("rope as it was" in note for note in notes)
 
 
 @pytest.mark.parametrize(("names", "is_kept"), [(("acceptable", "unacceptable"), True), (("no", "yes"), False)])
