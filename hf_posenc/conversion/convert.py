@@ -125,7 +125,7 @@ def convert(
         modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
         tokens = _check_tokenizer(loaded, allow_other_tokens)
         longest = min(loaded.model.config.max_position_embeddings, final.max_position_embeddings)
-        texts = _read_texts(loaded, healing, eval_texts, longest)
+        texts = _read_texts(loaded, healing, eval_texts, longest, measure)
         exact = verify(loaded, texts.rows[:: -(-len(texts.rows) // _VERIFIED)], texts.name) if measure else None
         said = [*loaded.notes, *kept, *(_exactness(loaded, exact) if measure else [])]
         loaded = replace(loaded, original=None)  # its memory is free again
@@ -256,6 +256,12 @@ def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
             f"answers past {trained} would be healed towards. Heal what it was made from, with "
             f"{spell('scheme', scheme)}, and extend that: {spell('max_position_embeddings', longest)}."
         )
+    if healing.max_length is not None and healing.max_length > longest:
+        raise UserError(
+            f"is more than the source reads: its positions end at {longest}. Leave it out, or give less.",
+            parameter="max_length",
+            value=healing.max_length,
+        )
     if not changes:
         raise UserError(
             f"Healing has no effect: the scheme stays {scheme!r}, and the model computes what the source does. Leave "
@@ -263,8 +269,11 @@ def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
         )
 
 
-def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest: int) -> _Texts:
+def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest: int, measures: bool) -> _Texts:
     """Texts to heal with, and others to measure on, as token ids, up to `longest`."""
+    if held_out is not None and healing is None and not measures:
+        unread = f"has no effect with {spell('measure', False)}. Leave one of them out."
+        raise UserError(unread, parameter="eval_texts")
     reading = Options() if healing is None else healing.reading()
     training = [] if healing is None else read_training_texts(expanded(healing.texts), reading)
     chosen = own_texts()
@@ -280,9 +289,10 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
         training, chosen = set_aside(training)
         name = "held out of the healing text"
     if loaded.tokenizer is not None:
-        return _Texts(training, tokenize(loaded.tokenizer, chosen, min(longest, _LONGEST)), name)
+        rows, _ = tokenize(loaded.tokenizer, chosen, min(longest, _LONGEST))
+        return _Texts(training, rows, name)
     ids = random_tokens(loaded.model.config, None, 16, min(longest, 64)).tolist()
-    rows: list[Row] = [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)]
+    rows = [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)]
     return _Texts([], rows, "random tokens")
 
 

@@ -240,6 +240,7 @@ OUT_OF_RANGE += [("max_length", -3), ("swapped", 1.5), ("swapped", float("nan"))
         ({"max_steps": 0}, "max_steps=0 is out of range. Give a whole number from 1"),
         ({"texts": [1, 2]}, "1 is no text. Give a file, or a list of strings"),
         *(({name: value}, re.escape(f"{name}={value!r} is out of range")) for name, value in OUT_OF_RANGE),
+        ({"max_length": 41}, "max_length=41 is more than the source reads: its positions end at 40"),
         ({"seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
         ({"scheme": None}, "Healing has no effect: the scheme stays 'learned'.* or name another scheme"),
         ({"eval_texts": []}, r"'\[\]' holds no text"),
@@ -293,9 +294,18 @@ def test_files_are_read_as_the_healing_says_and_texts_as_they_are(source, tmp_pa
         heal(source, eval_texts=path, **reading)
 
 
-def test_text_that_is_no_healing_is_refused(source):
+def test_texts_that_are_cut_are_counted(source):
+    texts = sentences(50)
+    _, report = heal(source, texts=texts, eval_texts=["a b"], max_length=8, max_steps=1, measure=False)
+    assert report.healing["cut"] == sum(len(text.split()) > 6 for text in texts) > 0
+    assert f"texts 50, cut {report.healing['cut']}, longest 8" in repr(report)
+
+
+def test_text_that_is_no_healing_or_that_is_not_read_is_refused(source):
     with pytest.raises(ValueError, match=r"healing is of type list. Give Healing or None"):
         convert(source, scheme="rope", healing=sentences(50))
+    with pytest.raises(ValueError, match="eval_texts has no effect with measure=False"):
+        convert(source, scheme="rope", eval_texts=sentences(5), measure=False)
 
 
 def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp_path, monkeypatch):
