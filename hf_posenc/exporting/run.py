@@ -139,8 +139,8 @@ def export(
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
         largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
-        calibrate: texts for OpenVINO's ranges, a file like those that the model will read. None: sentences that come
-            along.
+        calibrate: texts for OpenVINO's ranges, a file like those that the model will read, of which at most 300 are
+            taken, evenly. None: sentences that come along.
         overwrite: replace what was written into `output`, when the new files are complete.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
@@ -217,17 +217,19 @@ def _quantizer(
 ) -> Callable[[Path, str], Int8Report]:
     """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
     labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known, options)
+    calibrated_on = "sentences that come along"
     if calibrate is None:
         calibration = from_texts(own_texts(_CALIBRATED_WITH), model, tokenizer, size=1)
     else:
         calibration = read_calibration(calibrate, model, tokenizer, known, options, most=_CALIBRATED_WITH)
+        calibrated_on = f"{last_name(calibrate)} ({calibration.data})"
     return partial(
         quantize_graph,
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
         calibration=calibration,
         largest_drop=largest_drop,
         evaluated_on=None if evaluate is None else last_name(evaluate),
-        calibrated_on="sentences that come along" if calibrate is None else last_name(calibrate),
+        calibrated_on=calibrated_on,
     )
 
 

@@ -14,7 +14,7 @@ from hf_posenc import UserError, cli, export
 from hf_posenc.checkpoints.loading import knowledge
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.data.columns import Columns, remember_columns
-from hf_posenc.exporting.int8 import agreement, read_calibration
+from hf_posenc.exporting.int8 import agreement, read_calibration, read_labelled
 from hf_posenc.inference.backends import open_backend
 from hf_posenc.options import Options
 from tests.support.common import home_of
@@ -198,6 +198,16 @@ def test_data_of_other_labels_or_of_none_is_refused_before_the_export(classifier
     assert not (tmp_path / "out").exists()
 
 
+def test_labelled_texts_that_are_cut_are_counted(classifier):
+    folder, model, data = classifier
+    words = tokenizer()
+    words.model_max_length = 12
+    cut = sum(len(ids) > 12 for ids in words(TEXTS)["input_ids"])
+    read = read_labelled(data, model, words, knowledge(model.config, open_checkpoint(folder)))
+    assert 0 < cut < len(TEXTS)
+    assert read.data.endswith(f" {cut} of the texts were cut to 12 tokens.")
+
+
 def test_agreement_of_a_regression_sees_a_shift_a_scale_and_another_order():
     answers = [np.array([value]) for value in (10.0, 20.0, 30.0, 40.0)]
     assert agreement(answers, answers, "regression") == 1.0
@@ -212,10 +222,14 @@ def test_calibration_texts_are_read_as_a_classifier_was_trained(tmp_path):
     model = checkpoint(folder, "rope", **LABELS)
     remember_columns(model.config, Columns(("review",)))
     model.save_pretrained(folder)
-    (tmp_path / "texts.csv").write_text("review,text\nevery dog,NOT THIS\na cat,NOR THIS\n")
+    texts = ["every dog", "a cat", "the bird", "a dog", f"the dog {'a cat ' * 40}"]
+    (tmp_path / "texts.csv").write_text("review,text\n" + "".join(f"{text},NOT THIS\n" for text in texts))
     opened = open_checkpoint(folder)
     words = tokenizer()
     read = read_calibration(
-        str(tmp_path / "texts.csv"), model, words, knowledge(model.config, opened), Options(), most=1
+        str(tmp_path / "texts.csv"), model, words, knowledge(model.config, opened), Options(), most=3
     )
-    assert [row["input_ids"] for row in read.rows] == [words("every dog")["input_ids"]]
+    length = words.model_max_length
+    expected = words(texts[::2], truncation=True, max_length=length)["input_ids"]  # from all over the file
+    assert [row["input_ids"] for row in read.rows] == expected
+    assert read.data == f"3 of 5 texts, 1 cut to {length} tokens"
