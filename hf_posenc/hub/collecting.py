@@ -64,6 +64,8 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     Raises:
         Exception: strangers couldn't load it, or it would send what it shouldn't; an error of whichever library.
     """
+    if not source.is_dir():
+        raise UserError(f"{str(source)!r} is no folder here. Give that of a checkpoint; `hf download` prints one.")
     opened = open_checkpoint(source, trust_remote_code=trusted, needs_weights=False)
     _check_ours(opened)
     _ = opened.stored  # refuses what isn't to be read

@@ -162,6 +162,7 @@ def _overflowing(weights: dict[str, torch.Tensor]) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (lambda f: f.rename(f.with_name("moved")), "mine' is no folder here. Give that of a checkpoint"),
     "another model": (lambda f: edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "no code": (lambda f: edit(f, auto_map={}), "config.json has no auto_map, by which"),
     "code elsewhere": (lambda f: edit(f, auto_map={"AutoModel": "a/b--x.Y"}), "auto_map names 'a/b--x.Y', which"),

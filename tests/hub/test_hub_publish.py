@@ -271,7 +271,8 @@ def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(hub, check
     hf_posenc.PosEncForSequenceClassification.from_pretrained(
         None, config=hf_posenc.PosEncConfig.from_pretrained(checkpoint), state_dict=whole
     ).save_pretrained(checkpoint, max_shard_size="40KB")
-    publish(checkpoint, "me/mine", token=WRITER)
+    done = publish(checkpoint, "me/mine", token=WRITER)
+    assert "\nDeleted there, of an earlier upload: model.safetensors\n" in str(done)
     files = hub.files("me/mine")
     assert "model.safetensors" not in files
     assert "model.safetensors.index.json" in files
