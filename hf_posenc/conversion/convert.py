@@ -1,6 +1,7 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
 import contextlib
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -130,7 +131,7 @@ def convert(
         said = [*loaded.notes, *kept, *(_exactness(loaded, exact) if measure else [])]
         loaded = replace(loaded, original=None)  # its memory is free again
         steps = _Steps(loaded, texts, seed, measure)
-        checkpoints = None if output is None or healing is None else Path(f"{output}.healing")
+        checkpoints = None if output is None or healing is None else Path(f"{os.path.abspath(output)}.healing")
         if healing is None:
             outcome = steps.swap(target)
         else:

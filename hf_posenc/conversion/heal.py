@@ -306,6 +306,10 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
         UserError: the folder is another healing's, which may not be deleted, or holds something else.
     """
     if folder.exists():
+        if not folder.is_dir():
+            raise UserError(
+                f"{str(folder)!r} is a file, where checkpoints of the healing would lie. Move it elsewhere."
+            )
         mark = (folder / _MARK).read_text() if (folder / _MARK).is_file() else ""
         is_ours = re.fullmatch("[0-9a-f]{64}", mark) is not None
         ours = {_MARK, *(path.name for path in our_checkpoints(folder))} if is_ours else set()

@@ -128,9 +128,10 @@ def _check_extension(
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
     scaled = kept.get("rope_type", "default")
     if scaled not in ("default", extension):
+        way_out = f"Go on with {spell('extension', scaled)}" if scaled in ROPE_EXTENSIONS else "Leave it out"
         raise UserError(
-            f": the source's RoPE is scaled by {scaled!r} already. Go on with {spell('extension', scaled)}, or extend "
-            "the checkpoint that it was made from.",
+            f": the source's RoPE is scaled by {scaled!r} already. {way_out}, or extend the checkpoint that it was "
+            "made from.",
             parameter="extension",
             value=extension,
         )

@@ -399,8 +399,11 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "other", "out"]
 
 
-def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("output", ["../out", "."])
+def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, tmp_path, monkeypatch, output):
     step, steps = module.Distillation.training_step, []
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
 
     def killed(trainer, *arguments, **options):
         steps.append(trainer.state.global_step)
@@ -411,8 +414,8 @@ def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, t
     monkeypatch.setattr(module.Distillation, "training_step", killed)
     again = {"texts": 60, "max_steps": 8, "measure": False}
     with pytest.raises(MemoryError):
-        heal(source, tmp_path / "out", **again)
-    assert heal(source, tmp_path / "out", **again)[1].healing["steps"] == 8
+        heal(source, output, **again)
+    assert heal(source, output, **again)[1].healing["steps"] == 8
     assert steps == [*range(8), 6, 7]
 
 
@@ -430,6 +433,9 @@ def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):
             heal(source, tmp_path / "out", max_steps=2, measure=False, overwrite=overwrite)
     convert(source, tmp_path / "out", measure=False)
     assert (tmp_path / "out.healing" / "mine.txt").exists()
+    (tmp_path / "other.healing").write_text("mine")
+    with pytest.raises(ValueError, match="other.healing' is a file, where checkpoints of the healing would lie"):
+        heal(source, tmp_path / "other", max_steps=2, measure=False)
 
 
 @pytest.mark.parametrize(("count", "tokens"), [(5000, 256), (1003, 256), (5, 256), (1, 32), (40, 2)])

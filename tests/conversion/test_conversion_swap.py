@@ -367,6 +367,14 @@ def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
         convert(tmp_path / "twice", max_position_embeddings=320, extension=other)
 
 
+def test_a_scaling_that_is_no_extension_can_be_left_as_it_is(tmp_path):
+    encoder("rope", rope_parameters={"rope_type": "proportional", "factor": 2.0}).save_pretrained(tmp_path)
+    longer = {"max_position_embeddings": 320, "measure": False}
+    with pytest.raises(ValueError, match="scaled by 'proportional' already. Leave it out, or extend the checkpoint"):
+        convert(tmp_path, extension="linear", **longer)
+    assert convert(tmp_path, **longer).model.config.rope_parameters["rope_type"] == "proportional"
+
+
 def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
     convert(source, tmp_path / "both", scheme="learned+rope", measure=False)
     before = convert(tmp_path / "both", measure=False).model
