@@ -280,7 +280,7 @@ def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> None:
         rate = trainer.args.learning_rate
         raise Diverged(
             f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss is no "
-            f"number any more. Give a lower one: Healing(texts, learning_rate={rate / 3:.1g})."
+            f"number any more. Give a lower one, in Python: Healing(texts, learning_rate={rate / 3:.1g})."
         ) from error
     except (KeyboardInterrupt, UserError) as error:
         is_kept = folder is not None and bool(whole_checkpoints(folder))

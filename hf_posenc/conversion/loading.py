@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class, read_model_config
+from ..checkpoints.old_fields import is_jina_bert
 from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
 from ..data.columns import note, notes_of
@@ -28,7 +29,7 @@ from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
 from .fields import forget_head, our_fields
-from .originals import is_jina_bert, todays_config
+from .originals import todays_config
 from .particulars import POSITIONS
 from .report import Accounting
 

@@ -6,7 +6,7 @@ JinaBERT v2, which has no such class.
 
 from typing import Any
 
-from ..checkpoints.old_fields import GATED_ACTS, OLD_FIELDS
+from ..checkpoints.old_fields import GATED_ACTS, OLD_FIELDS, is_jina_bert
 from ..errors import UserError
 
 _GTE = {
@@ -42,11 +42,6 @@ def todays_config(raw: dict[str, Any], source: str) -> dict[str, Any]:
         gated = {"geglu": "gelu", "reglu": "relu"}.get(raw.get("feed_forward_type", "original"))
         _refuse(raw, source, "feed_forward_type", gated == raw.get("hidden_act", "gelu"))
     return raw
-
-
-def is_jina_bert(raw: dict[str, Any]) -> bool:
-    """True for the config.json of a JinaBERT v2."""
-    return raw.get("model_type") == "bert" and raw.get("position_embedding_type") == "alibi"
 
 
 def _gte(raw: dict[str, Any], source: str) -> dict[str, Any]:

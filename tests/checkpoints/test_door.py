@@ -25,7 +25,7 @@ from hf_posenc.checkpoints.opening import Checkpoint
 from hf_posenc.cli import app
 from hf_posenc.conversion.families import FAMILIES
 from tests.support.common import word_tokenizer, write_csv
-from tests.support.conversion import edit_weights, tiny_source
+from tests.support.conversion import edit_weights, jina, tiny_source
 from tests.support.training import train
 
 WORDS = ["a", "good", "bad", "film", "number"]
@@ -294,6 +294,25 @@ def test_an_older_name_with_another_value_than_the_class_computes_with_is_refuse
     word_tokenizer(WORDS).save_pretrained(tmp_path)
     _fields("config.json", clf_pooling="mean")(tmp_path)
     with pytest.raises(UserError, match="has clf_pooling='mean', an older name .* computes with classifier_pooling='b"):
+        hf_posenc.load(tmp_path)
+
+
+def _distances(state: dict[str, torch.Tensor]) -> None:
+    name = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    state[name] = torch.ones(79, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("jina", "is a JinaBERT v2"), ("relative_key", "such as 'bert.encoder.*")]
+)
+def test_what_transformers_has_no_class_for_is_sent_to_convert(tmp_path, kind, message):
+    if kind == "jina":
+        jina(tmp_path, "text-classification", architectures=["JinaBertForSequenceClassification"])
+    else:
+        tiny_source(tmp_path, "bert", "text-classification")
+        edit_weights(tmp_path, _distances)
+    word_tokenizer(WORDS).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"{message}.*ake it ours: `hf-posenc convert`"):
         hf_posenc.load(tmp_path)
 
 

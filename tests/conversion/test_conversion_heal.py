@@ -319,7 +319,7 @@ def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp
             return loss
 
     monkeypatch.setattr(module, "Distillation", Ruined)
-    with pytest.raises(ValueError, match="diverged after 3 steps with learning_rate=.* Give a lower one: Healing"):
+    with pytest.raises(ValueError, match="diverged after 3 steps with learning_rate=.* lower one, in Python: Healing"):
         heal(source, tmp_path / "out", texts=100, max_steps=3)
     assert not list(tmp_path.iterdir())
 

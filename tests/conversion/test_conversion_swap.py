@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import SCHEMES, PosEncForSequenceClassification, PosEncModel, UserError, convert
 from hf_posenc.conversion import measure
+from hf_posenc.conversion.report import Accounting, Agreement, ConversionReport
 from hf_posenc.data.columns import note, notes_of
 from tests.support.common import BUILTIN, encoder, others_slow, padded, tiny_config, word_tokenizer
 from tests.support.conversion import converted, edit, jina, sentences, tiny_source, tiny_tokenizer
@@ -404,6 +405,15 @@ def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypa
     for head, speed in enumerate(speeds):
         slow, fast = speed.index(min(speed)), speed.index(max(speed))
         assert held[head, slow] > held[head, fast]
+
+
+@pytest.mark.parametrize(
+    ("distance", "words"), [(0.0123, "1.2 %"), (0.994, "99 %"), (0.997, "100 %"), (1.264, "126 %")]
+)
+def test_a_distance_is_said_in_percent(distance, words):
+    before = Agreement("texts", 1, 1, distance=distance)
+    report = ConversionReport("a", "bert", "fill-mask", "learned", "rope", 8, Accounting([], {}, []), before=before)
+    assert f"hidden states differ by {words} from the original" in report.sentence()
 
 
 LONGER = {"max_position_embeddings": 128}
