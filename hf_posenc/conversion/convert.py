@@ -16,7 +16,7 @@ from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modul
 from ..checkpoints.tokenizers import check_ids, without_cuts
 from ..data.columns import OURS, notes_of
 from ..data.texts import own_texts, read_training_texts
-from ..errors import UserError, checks_types, spell, user_errors
+from ..errors import UserError, checks_types, fits, spell, user_errors
 from ..files import expanded, last_name, write_json, write_text
 from ..inference.logits import Row
 from ..model.configuration_posenc import PosEncConfig
@@ -239,8 +239,11 @@ def _final_config(loaded: Loaded, target: Target, *, is_saved: bool) -> PosEncCo
 def _trained_length(loaded: Loaded) -> int:
     """Where the positions end that a source was trained on: `convert` may have extended it."""
     path = loaded.source.folder / REPORT_NAME
-    report = read_json(path, loaded.source.name, dict) if path.is_file() else {}
-    return int(report.get("trained_length") or loaded.model.config.max_position_embeddings)
+    trained = read_json(path, loaded.source.name, dict).get("trained_length")
+    if not fits(trained, int | None):
+        wrong = f"{loaded.source.name!r}: {REPORT_NAME} has trained_length={trained!r}, which is no number"
+        raise UserError(f"{wrong}. Copy the checkpoint anew.")
+    return trained or loaded.model.config.max_position_embeddings
 
 
 def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:

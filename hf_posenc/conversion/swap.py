@@ -16,6 +16,7 @@ from ..model.configuration_posenc import PosEncConfig
 from ..model.position_rope import ROPE_COMMON
 from ..model.scheme_base import PositionScheme
 from ..model.scheme_factory import own_arguments, scheme_kwargs
+from ..options import LENGTH, check_range
 from ..schemes.names import scheme_names
 from ..schemes.support import takes_rope_parameters
 from ..schemes.support.loaded_code import find_scheme
@@ -75,6 +76,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
     kind = target.scheme or before.position_embedding_type
     same = kind == before.position_embedding_type
     length = target.max_position_embeddings
+    check_range("max_position_embeddings", length, LENGTH)
     if length is None:
         length = before.max_position_embeddings
     if target.extension is not None:
