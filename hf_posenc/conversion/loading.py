@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import InItsClass, check_finite, read_in_class, read_model_config
+from ..checkpoints.loading import OUR_HEADS, InItsClass, check_finite, read_in_class, read_model_config
 from ..checkpoints.old_fields import is_jina_bert
 from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
@@ -174,7 +174,7 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     read = read_in_class(source, model_class(task), config, "model.")
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    heads = ("classifier.", "lm_head.", "qa_outputs.") if source_task != task else ()
+    heads = OUR_HEADS if source_task != task else ()
     reasons = {name: f"the head of {source_task}; this is {task}" for name in read.surplus if name.startswith(heads)}
     notes = [] if source_task == task else forget_head(config, task)
     loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))

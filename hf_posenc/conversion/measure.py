@@ -28,7 +28,8 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_lengt
     """Texts to token ids, and token types where the tokenizer gives them; and how many were cut to `max_length`."""
     known = [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
-    rows = [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
+    columns = (encoded[name] for name in known)
+    rows: list[Row] = [dict(zip(known, row, strict=True)) for row in zip(*columns, strict=True)]
     return rows, len(cut_rows(encoded, max_length))
 
 

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 TARGETS = ("native", *GRAPHS)
 """What a checkpoint can be exported to."""
+_LARGEST_DROP = 0.01
 _CALIBRATED_WITH = 300
 """Texts that ranges of activations are taken from."""
 
@@ -119,7 +120,7 @@ def export(
     to: str,
     quantize: str | None = None,
     evaluate: str | Path | None = None,
-    largest_drop: float = 0.01,
+    largest_drop: float = _LARGEST_DROP,
     calibrate: str | Path | None = None,
     overwrite: bool = False,
     revision: str | None = None,
@@ -278,3 +279,6 @@ def _check_int8(
         wanted = f"is for openvino; {to} finds the ranges while it runs. Leave it out."
         raise UserError(wanted, parameter="calibrate", value=calibrate)
     check_range("largest_drop", largest_drop, FROM_0_TO_1)
+    if evaluate is None and largest_drop != _LARGEST_DROP:
+        wanted = f"is for the score of {spell('evaluate')}. Give both, or leave it out."
+        raise UserError(wanted, parameter="largest_drop", value=largest_drop)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from ..checkpoints.files import INDEX, REPORT_NAME, TOKENIZER_FILES, TRAINED_ON, WEIGHTS, read_json, weight_files
-from ..checkpoints.keeper import LIST
+from ..checkpoints.files import INDEX, REPORT_NAME, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
 from ..checkpoints.loading import load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.sentence_modules import read_modules
@@ -125,10 +124,10 @@ def _check_ours(opened: Checkpoint) -> None:
     """Refuses a model that strangers don't load by the code that it brings."""
     source = opened.folder
     if (kind := opened.raw.get("model_type")) != PosEncConfig.model_type:
-        kept = " ".join(f"--exclude {name}" for name in (TRAINED_ON, LIST))
         raise UserError(
             f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
-            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source} {kept}"
+            "Publish it, or what `hf-posenc export` wrote, as it is, but for the hashes of its training texts: "
+            "`hf upload OWNER/NAME FOLDER --exclude _trained_on.npy --exclude _files.json`"
         )
     if not opened.raw.get("auto_map"):
         raise UserError(f"{str(source)!r}: config.json has no auto_map, by which others load it. Save the model anew.")
