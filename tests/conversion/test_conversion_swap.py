@@ -77,7 +77,7 @@ def test_a_scheme_that_makes_queries_and_keys_anew_is_said_where_it_comes_and_go
 
 def test_how_much_a_model_knows_of_word_order(source):
     original = convert(source).model
-    rows = measure.tokenize(AutoTokenizer.from_pretrained(source), sentences(40), 32)
+    rows, _ = measure.tokenize(AutoTokenizer.from_pretrained(source), sentences(40), 32)
     blind = convert(source, scheme="none").model
     assert measure.order_r2(original, original, rows, {2, 3}) == 1
     assert abs(measure.order_r2(blind, original, rows, {2, 3})) < 1e-6
