@@ -140,7 +140,7 @@ def test_a_command_and_its_function_have_the_same_parameters_and_defaults(comman
 
 
 OPTION = re.compile(r"(?<![\w`-])--[a-z]")
-SPEAKS_OF_COMMANDS = re.compile(r"`hf-posenc [^`]*`")
+SPEAKS_OF_COMMANDS = re.compile(r"`hf(-posenc)? [^`]*`")
 ROOMS = [path for path in PACKAGE.rglob("*.py") if "cli" not in path.parts and path.name != "options.py"]
 
 

@@ -23,7 +23,8 @@ PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.mod
 """Vocabularies of SentencePiece."""
 VOCABULARIES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", *PIECES)
 """Files of which one alone shows that there is a tokenizer."""
-TOKENIZER_FILES = (*VOCABULARIES, "special_tokens_map.json", "added_tokens.json", "merges.txt")
+TOKENIZER_FILES = (*VOCABULARIES, "special_tokens_map.json", "added_tokens.json", "merges.txt", "bpe.codes")
+"""All files of a tokenizer; the last is that of PhoBERT and BERTweet."""
 
 
 def training_marks(folder: Path) -> dict[str, bytes]:

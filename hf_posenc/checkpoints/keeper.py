@@ -190,7 +190,7 @@ class OutputFolder:
             raise UserError(f"{str(path)!r} is a file of yours, or was edited. Move it elsewhere, and run it again.")
         with disk_errors(self.path, nothing_changed), self._temporary() as new:
             write_text(new / name, text)
-            self._move_in({**_read_list(self.path), name: sha256(new / name)})
+            self._move_in({**written, name: sha256(new / name)})
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a file of a run that isn't finished, which isn't on the list: whole or not at all."""
@@ -262,11 +262,18 @@ class OutputFolder:
 
     def finish_move(self) -> None:
         """Finishes the move of a command that was killed; files that aren't complete go when others are written."""
-        new = self.path / WAITING
-        if (new / LIST).is_file():
+        if self._is_complete():
             self._move_in()
             self.completed = True
-            shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(self.path / WAITING, ignore_errors=True)
+
+    def _is_complete(self) -> bool:
+        """True where all new files wait or are in place as their list says: a damaged list would delete all others."""
+        files = _read_list(self.path / WAITING)
+        places = {name: (self.path / WAITING / name, self.path / name) for name in files}
+        return bool(files) and all(
+            any(path.is_file() and sha256(path) == digest for path in places[name]) for name, digest in files.items()
+        )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from ..model.scheme_base import PositionScheme
 from ..quiet import without_warnings
 from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite
-from .old_fields import check_old_fields
+from .old_fields import check_old_fields, is_jina_bert
 from .opening import COUNTERS, Checkpoint, quoted
 
 logger = logging.get_logger(__name__)
@@ -141,6 +141,9 @@ def load_model(
         UserError: it can't be read, or doesn't match its configuration.
     """
     check_old_fields(config, checkpoint.raw, checkpoint.name)
+    if is_jina_bert(checkpoint.raw) and not checkpoint.trust_remote_code:
+        no_class = f"{checkpoint.name!r} is a JinaBERT v2, of which transformers has no class"
+        raise UserError(f"{no_class}. Make it ours: `hf-posenc convert`.")
     auto = getattr(transformers, auto_class(task))
     read = read_in_class(checkpoint, auto, config, trust_remote_code=checkpoint.trust_remote_code)
     model: Any = read.model
@@ -179,9 +182,10 @@ def _check_surplus(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) -
         heads = () if keeps_head else OUR_HEADS
     names = {key for key in read.surplus if is_ours or not key.endswith(COUNTERS)}
     if unknown := {key for key in names if not key.startswith(heads)}:
+        or_older = "" if is_ours else "; or, if an older transformers wrote it, make it ours: `hf-posenc convert`"
         raise UserError(
             f"{checkpoint.name!r} has weights that its config.json doesn't know, such as {quoted(unknown)}. Get it "
-            "anew."
+            f"anew{or_older}."
         )
     if names and not is_ours:
         logger.warning(f"{checkpoint.name!r}: left out, of another head or a pooler: {quoted(names)}.")

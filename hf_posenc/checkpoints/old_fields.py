@@ -23,6 +23,11 @@ OLD_FIELDS: dict[str, dict[str, str]] = {
 """By `model_type`: older names, and today's."""
 
 
+def is_jina_bert(raw: Mapping[str, Any]) -> bool:
+    """True for the config.json of a JinaBERT v2."""
+    return raw.get("model_type") == "bert" and raw.get("position_embedding_type") == "alibi"
+
+
 def check_old_fields(config: Any, raw: Mapping[str, Any], name: str) -> None:
     """Refuses an older name whose value isn't the one that the class computes with.
 

@@ -23,7 +23,7 @@ from .files import INDEX, PICKLE, WEIGHTS, open_weights, read_json, weight_files
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 """The kinds of numbers that weights may be, by safetensors' names."""
-_DESCRIBED = ["*.json", "*.txt", "*.model", "*.py", "README.md"]
+_DESCRIBED = ["*.json", "*.txt", "*.model", "*.codes", "*.py", "README.md"]
 """What is fetched from the Hub beside the weights."""
 COUNTERS = (".position_ids", ".token_type_ids")
 """How the names of counters end, which older BERTs hold among their weights."""

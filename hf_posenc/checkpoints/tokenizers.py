@@ -30,7 +30,7 @@ def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if not _has_tokenizer(folder):
         raise UserError(f"{name!r} holds no tokenizer. Give a folder with tokenizer files or a Hub name.")
     tokenizer = _read_tokenizer(folder, name, trust_remote_code=False)
-    check_ids(tokenizer, folder, name)
+    check_ids(tokenizer, folder, name, of_weights=False)
     return tokenizer
 
 
@@ -83,6 +83,17 @@ def load_checked_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTok
     return tokenizer
 
 
+def without_cuts(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer without its last call's truncation and padding, which it would save into its `tokenizer.json`.
+
+    transformers sets both anew at each call; who reads that file alone would cut and pad as that call did.
+    """
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    return tokenizer
+
+
 def largest_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The largest number of a token; numbers may have gaps."""
     return max(tokenizer.get_vocab().values())
@@ -123,7 +134,13 @@ def _read_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrai
 
 
 def check_ids(
-    tokenizer: PreTrainedTokenizerBase, folder: Path, name: str, *, allowed: bool = False, is_saved: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    name: str,
+    *,
+    allowed: bool = False,
+    is_saved: bool = False,
+    of_weights: bool = True,
 ) -> list[str]:
     """Refuses a tokenizer that gives other ids than its source's `tokenizer.json`.
 
@@ -137,6 +154,7 @@ def check_ids(
         name: what the user called that.
         allowed: ids may differ.
         is_saved: it will be saved with a model, so that what it gives when it is loaded anew is compared.
+        of_weights: weights lie beside it, of which an option says that other ids may pass.
 
     Returns:
         A sentence where something is to be said: ids differ, or there is no such file.
@@ -168,11 +186,12 @@ def check_ids(
     )
     if allowed:
         return [what]
-    raise UserError(
-        f"{name!r}: {what} The weights were trained on the ids of the file. Set tokenizer_class to "
-        "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let a training or a "
-        f"conversion take it as it is: {spell('allow_other_tokens', True)}."
-    )
+    way_out = "Set tokenizer_class to 'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone"
+    if of_weights:
+        what = f"{what} The weights were trained on the ids of the file."
+        taken = spell("allow_other_tokens", True)
+        way_out = f"{way_out}; or let a training or a conversion take it as it is: {taken}"
+    raise UserError(f"{name!r}: {what} {way_out}.")
 
 
 def _saved_and_loaded(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -1,6 +1,7 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
 import contextlib
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,10 @@ from transformers import PreTrainedModel
 from ..checkpoints.files import REPORT_NAME, read_json, training_marks
 from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, output_folder
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
-from ..checkpoints.tokenizers import check_ids
+from ..checkpoints.tokenizers import check_ids, without_cuts
 from ..data.columns import OURS, notes_of
 from ..data.texts import own_texts, read_training_texts
-from ..errors import UserError, checks_types, spell, user_errors
+from ..errors import UserError, checks_types, fits, spell, user_errors
 from ..files import expanded, last_name, write_json, write_text
 from ..inference.logits import Row
 from ..model.configuration_posenc import PosEncConfig
@@ -31,7 +32,7 @@ from .heal import Healing, heal, remove_healing, set_aside
 from .loading import Loaded, load_source
 from .measure import EXACT, TOLERANCE, measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
-from .swap import Target, swap, target_config
+from .swap import OF_LOGITS, Target, swap, target_config
 
 _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
@@ -125,12 +126,12 @@ def convert(
         modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
         tokens = _check_tokenizer(loaded, allow_other_tokens)
         longest = min(loaded.model.config.max_position_embeddings, final.max_position_embeddings)
-        texts = _read_texts(loaded, healing, eval_texts, longest)
+        texts = _read_texts(loaded, healing, eval_texts, longest, measure)
         exact = verify(loaded, texts.rows[:: -(-len(texts.rows) // _VERIFIED)], texts.name) if measure else None
         said = [*loaded.notes, *kept, *(_exactness(loaded, exact) if measure else [])]
         loaded = replace(loaded, original=None)  # its memory is free again
         steps = _Steps(loaded, texts, seed, measure)
-        checkpoints = None if output is None or healing is None else Path(f"{output}.healing")
+        checkpoints = None if output is None or healing is None else Path(f"{os.path.abspath(output)}.healing")
         if healing is None:
             outcome = steps.swap(target)
         else:
@@ -138,7 +139,7 @@ def convert(
             outcome = steps.heal(outcome, healing, checkpoints, overwrite)
             outcome = steps.extend(outcome, target.length_alone)
         _adopt(loaded, outcome.model, max_position_embeddings)
-        said += _leave_temperature(loaded.model.config, outcome.model.config)
+        said += _leave_temperature(loaded.model.config, outcome.model.config, extension)
         report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
             card = converted_card(last_name(str(output)), report, loaded.source, is_sentence_transformer=bool(modules))
@@ -238,8 +239,11 @@ def _final_config(loaded: Loaded, target: Target, *, is_saved: bool) -> PosEncCo
 def _trained_length(loaded: Loaded) -> int:
     """Where the positions end that a source was trained on: `convert` may have extended it."""
     path = loaded.source.folder / REPORT_NAME
-    report = read_json(path, loaded.source.name, dict) if path.is_file() else {}
-    return int(report.get("trained_length") or loaded.model.config.max_position_embeddings)
+    trained = read_json(path, loaded.source.name, dict).get("trained_length")
+    if not fits(trained, int | None):
+        wrong = f"{loaded.source.name!r}: {REPORT_NAME} has trained_length={trained!r}, which is no number"
+        raise UserError(f"{wrong}. Copy the checkpoint anew.")
+    return trained or loaded.model.config.max_position_embeddings
 
 
 def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
@@ -256,6 +260,12 @@ def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
             f"answers past {trained} would be healed towards. Heal what it was made from, with "
             f"{spell('scheme', scheme)}, and extend that: {spell('max_position_embeddings', longest)}."
         )
+    if healing.max_length is not None and healing.max_length > longest:
+        raise UserError(
+            f"is more than the source reads: its positions end at {longest}. Leave it out, or give less.",
+            parameter="max_length",
+            value=healing.max_length,
+        )
     if not changes:
         raise UserError(
             f"Healing has no effect: the scheme stays {scheme!r}, and the model computes what the source does. Leave "
@@ -263,8 +273,11 @@ def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
         )
 
 
-def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest: int) -> _Texts:
+def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest: int, measures: bool) -> _Texts:
     """Texts to heal with, and others to measure on, as token ids, up to `longest`."""
+    if held_out is not None and healing is None and not measures:
+        unread = f"has no effect with {spell('measure', False)}. Leave one of them out."
+        raise UserError(unread, parameter="eval_texts")
     reading = Options() if healing is None else healing.reading()
     training = [] if healing is None else read_training_texts(expanded(healing.texts), reading)
     chosen = own_texts()
@@ -280,9 +293,10 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
         training, chosen = set_aside(training)
         name = "held out of the healing text"
     if loaded.tokenizer is not None:
-        return _Texts(training, tokenize(loaded.tokenizer, chosen, min(longest, _LONGEST)), name)
+        rows, _ = tokenize(loaded.tokenizer, chosen, min(longest, _LONGEST))
+        return _Texts(training, rows, name)
     ids = random_tokens(loaded.model.config, None, 16, min(longest, 64)).tolist()
-    rows: list[Row] = [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)]
+    rows = [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)]
     return _Texts([], rows, "random tokens")
 
 
@@ -322,13 +336,17 @@ def _adopt(loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
         loaded.tokenizer.model_max_length = longest or min(loaded.tokenizer.model_max_length, end)
 
 
-def _leave_temperature(source: Any, config: Any) -> list[str]:
-    """Drops the temperature that a training fitted to the logits of another scheme, and says so."""
-    if source.position_embedding_type == config.position_embedding_type or "temperature" not in notes_of(config):
+def _leave_temperature(source: Any, config: Any, extension: str | None) -> list[str]:
+    """Drops the temperature that a training fitted to the logits of other positions, and says so.
+
+    A longer limit alone, or a table that is repeated, changes no logits of texts that the source reads.
+    """
+    changes = extension == "interpolate" or any(getattr(source, n) != getattr(config, n) for n in OF_LOGITS)
+    if not changes or "temperature" not in notes_of(config):
         return []
     ours = {name: value for name, value in notes_of(config).items() if name != "temperature"}
     config.task_specific_params = {**config.task_specific_params, OURS: ours}
-    return ["The temperature that its training fitted is left out: logits are others with another scheme."]
+    return ["The temperature that its training fitted is left out: logits are others with other positions."]
 
 
 def _report(
@@ -380,7 +398,7 @@ def _write(
     with output.replaced() as folder:
         model.save_pretrained(folder)
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(folder)
+            without_cuts(loaded.tokenizer).save_pretrained(folder)
         write_modules(folder, modules | training_marks(loaded.source.folder))
         write_json(folder / REPORT_NAME, report.to_dict())
         write_text(folder / "README.md", card)

@@ -83,7 +83,8 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
     if len(different) < 20:
         raise UserError(f"Healing has {len(different)} different texts. Give at least 20, better thousands.")
     held_out = different[: max(1, min(HELD_OUT, len(different) // 10))]
-    return [text for text in texts if text not in set(held_out)], held_out
+    kept_apart = set(held_out)
+    return [text for text in texts if text not in kept_apart], held_out
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Healing:
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
         batch_tokens: tokens per step, with padding; a longer text is a step of its own.
-        max_length: longer texts are cut to this many tokens to heal. None: where the source's positions end.
+        max_length: longer texts are cut to this many tokens to heal, and counted. None: where the source's positions
+            end, which is the most.
         bf16: heal in mixed precision.
         swapped: share of texts in which two tokens, drawn anew each time, are swapped.
         swap_distance: their largest distance, 1 for neighbours. None: as far as the text goes.
@@ -169,7 +171,7 @@ def heal(
         anew: another healing's checkpoints there may be deleted.
 
     Returns:
-        A record: texts, steps, seconds, losses, settings, and the machine.
+        A record: texts, how many were cut, steps, seconds, losses, settings, and the machine.
 
     Raises:
         UserError: a text has tokens that the model lacks, or the folder is another healing's.
@@ -183,7 +185,7 @@ def heal(
             f"There is no text to heal with that isn't measured on, too. Give more, or other {spell('eval_texts')}."
         )
     limit = original.config.max_position_embeddings
-    rows = tokenize(tokenizer, texts, min(healing.max_length or limit, limit))
+    rows, cut = tokenize(tokenizer, texts, healing.max_length or limit)
     steps = texts_by_step(rows, special_tokens(tokenizer), healing, seed)
     console = ProgressConsole()
     body = cast(Any, model).base_model
@@ -209,16 +211,13 @@ def heal(
     take_off_autocast(trainer.accelerator, body)
     embeddings.requires_grad_(True)
     model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
-    return _record(trainer, rows, steps, healing, seed)
+    return {"texts": len(rows), "cut": cut, **_record(trainer, steps, healing, seed)}
 
 
-def _record(
-    trainer: Trainer, rows: Sequence[Row], steps: Sequence[list[Row]], healing: Healing, seed: int
-) -> dict[str, Any]:
-    """The result of `heal`."""
+def _record(trainer: Trainer, steps: Sequence[list[Row]], healing: Healing, seed: int) -> dict[str, Any]:
+    """The result of `heal`, but for its texts."""
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
-        "texts": len(rows),
         "longest": max(len(row["input_ids"]) for some in steps for row in some),
         "steps": trainer.state.global_step,
         "seconds": trainer.state.log_history[-1]["seconds"],
@@ -281,7 +280,7 @@ def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> None:
         rate = trainer.args.learning_rate
         raise Diverged(
             f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss is no "
-            f"number any more. Give a lower one: Healing(texts, learning_rate={rate / 3:.1g})."
+            f"number any more. Give a lower one, in Python: Healing(texts, learning_rate={rate / 3:.1g})."
         ) from error
     except (KeyboardInterrupt, UserError) as error:
         is_kept = folder is not None and bool(whole_checkpoints(folder))
@@ -307,6 +306,10 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
         UserError: the folder is another healing's, which may not be deleted, or holds something else.
     """
     if folder.exists():
+        if not folder.is_dir():
+            raise UserError(
+                f"{str(folder)!r} is a file, where checkpoints of the healing would lie. Move it elsewhere."
+            )
         mark = (folder / _MARK).read_text() if (folder / _MARK).is_file() else ""
         is_ours = re.fullmatch("[0-9a-f]{64}", mark) is not None
         ours = {_MARK, *(path.name for path in our_checkpoints(folder))} if is_ours else set()

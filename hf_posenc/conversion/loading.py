@@ -14,7 +14,8 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import InItsClass, check_finite, read_in_class
+from ..checkpoints.loading import OUR_HEADS, InItsClass, check_finite, read_in_class, read_model_config
+from ..checkpoints.old_fields import is_jina_bert
 from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
 from ..data.columns import note, notes_of
@@ -28,7 +29,7 @@ from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, JINA_BERT, WEIGHT_KINDS, Family, a_model, check_known
 from .fields import forget_head, our_fields
-from .originals import is_jina_bert, todays_config
+from .originals import todays_config
 from .particulars import POSITIONS
 from .report import Accounting
 
@@ -110,6 +111,19 @@ def load_source(
     return replace(loaded, tokenizer=load_tokenizer(checkpoint, config))
 
 
+def source_config(checkpoint: Checkpoint) -> Any:
+    """The configuration of a source, as its class of today reads it; one for code of its own needs none of that code.
+
+    Raises:
+        UserError: a value isn't accepted, it asks for what isn't there, or its code isn't allowed to be run.
+    """
+    today = replace(checkpoint, raw=todays_config(checkpoint.raw, checkpoint.name))
+    if today.raw.get("model_type") == checkpoint.raw.get("model_type"):
+        return read_model_config(checkpoint)
+    family = _family_of(today.raw, checkpoint.name)
+    return _read_as(CONFIG_MAPPING[family.model_type], today, family.model_type)
+
+
 def model_class(task: str) -> type[PreTrainedModel]:
     """The class of a task's model.
 
@@ -160,7 +174,7 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     read = read_in_class(source, model_class(task), config, "model.")
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    heads = ("classifier.", "lm_head.", "qa_outputs.") if source_task != task else ()
+    heads = OUR_HEADS if source_task != task else ()
     reasons = {name: f"the head of {source_task}; this is {task}" for name in read.surplus if name.startswith(heads)}
     notes = [] if source_task == task else forget_head(config, task)
     loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))

@@ -9,6 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.tokenizer import cut_rows
 from ..errors import UserError, spell
 from ..inference.logits import Row, pad_rows
 from .families import POOLED
@@ -23,11 +24,13 @@ _ROWS = 32
 """Of a batch."""
 
 
-def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
-    """Texts to token ids, cut to `max_length`, and token types where the tokenizer gives them."""
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> tuple[list[Row], int]:
+    """Texts to token ids, and token types where the tokenizer gives them; and how many were cut to `max_length`."""
     known = [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
-    return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
+    columns = (encoded[name] for name in known)
+    rows: list[Row] = [dict(zip(known, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows, len(cut_rows(encoded, max_length))
 
 
 def random_tokens(config: Any, tokenizer: PreTrainedTokenizerBase | None, rows: int = 32, length: int = 48) -> Tensor:

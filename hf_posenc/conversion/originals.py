@@ -6,11 +6,13 @@ JinaBERT v2, which has no such class.
 
 from typing import Any
 
-from ..checkpoints.old_fields import GATED_ACTS, OLD_FIELDS
-from ..errors import UserError
+from ..checkpoints.old_fields import GATED_ACTS, OLD_FIELDS, is_jina_bert
+from ..errors import UserError, fits
 
 _GTE = {
     "vocab_size": 30528,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
     "max_position_embeddings": 2048,
     "pad_token_id": None,
     "position_embedding_type": "rope",
@@ -44,18 +46,16 @@ def todays_config(raw: dict[str, Any], source: str) -> dict[str, Any]:
     return raw
 
 
-def is_jina_bert(raw: dict[str, Any]) -> bool:
-    """True for the config.json of a JinaBERT v2."""
-    return raw.get("model_type") == "bert" and raw.get("position_embedding_type") == "alibi"
-
-
 def _gte(raw: dict[str, Any], source: str) -> dict[str, Any]:
     """A `new` as a `gte`: fixed NTK scaling by s is a linear one by s^(2/d), with s times the theta."""
     scaling = raw.get("rope_scaling") or {"type": "ntk", "factor": 1.0}
-    is_plain = scaling.get("type") == "ntk" and scaling.get("mixed_b") is None
+    known = isinstance(scaling, dict) and fits(scaling.get("factor"), int | float)
+    is_plain = known and scaling.get("type") == "ntk" and scaling.get("mixed_b") is None
     _refuse(raw, source, "position_embedding_type", raw["position_embedding_type"] == "rope")
     _refuse(raw, source, "layer_norm_type", raw["layer_norm_type"] == "layer_norm")
     _refuse(raw, source, "rope_scaling", is_plain)
+    for name in ("hidden_size", "num_attention_heads"):
+        _refuse(raw, source, name, fits(raw[name], int) and raw[name] > 0)
     factor = scaling["factor"]
     width = raw["hidden_size"] // raw["num_attention_heads"]
     rope = {"rope_type": "linear", "rope_theta": raw["rope_theta"] * factor, "factor": factor ** (2 / width)}

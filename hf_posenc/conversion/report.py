@@ -167,7 +167,7 @@ class Conversion:
 
 def _percent(agreement: Any) -> str:
     """The distance of an `Agreement` in words."""
-    return f"{100 * agreement.distance:.2g} %" if agreement.distance < 1 else f"{100 * agreement.distance:.0f} %"
+    return f"{100 * agreement.distance:{'.2g' if agreement.distance < 0.995 else '.0f'}} %"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from ..model.configuration_posenc import PosEncConfig
 from ..model.position_rope import ROPE_COMMON
 from ..model.scheme_base import PositionScheme
 from ..model.scheme_factory import own_arguments, scheme_kwargs
+from ..options import LENGTH, check_range
 from ..schemes.names import scheme_names
 from ..schemes.support import takes_rope_parameters
 from ..schemes.support.loaded_code import find_scheme
@@ -31,6 +32,8 @@ SUITABLE: dict[str, dict[str, Any]] = {
     **{name: {"per_layer": True} for name in ("alibi", "t5", "toeplitz")},
 }
 """Arguments that suit pretrained weights better than the defaults. Of an author's scheme: its `conversion_kwargs`."""
+OF_LOGITS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
+"""Fields of the configuration on which the logits of any text depend."""
 Parts = dict[str, PositionScheme]
 """Schemes by their names."""
 
@@ -73,6 +76,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
     kind = target.scheme or before.position_embedding_type
     same = kind == before.position_embedding_type
     length = target.max_position_embeddings
+    check_range("max_position_embeddings", length, LENGTH)
     if length is None:
         length = before.max_position_embeddings
     if target.extension is not None:
@@ -94,7 +98,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
         kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
         values["rope_parameters"] = {**kept, **rope_parameters}
     config = build_config(values)
-    fields = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters", "max_position_embeddings")
+    fields = (*OF_LOGITS, "max_position_embeddings")
     return config, any(getattr(before, name) != getattr(config, name) for name in fields)
 
 
@@ -126,9 +130,10 @@ def _check_extension(
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
     scaled = kept.get("rope_type", "default")
     if scaled not in ("default", extension):
+        way_out = f"Go on with {spell('extension', scaled)}" if scaled in ROPE_EXTENSIONS else "Leave it out"
         raise UserError(
-            f": the source's RoPE is scaled by {scaled!r} already. Go on with {spell('extension', scaled)}, or extend "
-            "the checkpoint that it was made from.",
+            f": the source's RoPE is scaled by {scaled!r} already. {way_out}, or extend the checkpoint that it was "
+            "made from.",
             parameter="extension",
             value=extension,
         )

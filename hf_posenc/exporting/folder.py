@@ -9,6 +9,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
+from ..checkpoints.tokenizers import without_cuts
 from ..errors import UserError, spell
 from ..files import json_text, write_json
 from ..markdown import HERE, render
@@ -55,7 +56,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, staging: Path) -> None:
     Raises:
         UserError: there is no tokenizer.json among them, which servers read.
     """
-    tokenizer.save_pretrained(staging)
+    without_cuts(tokenizer).save_pretrained(staging)
     if not (staging / "tokenizer.json").is_file():
         raise UserError(
             f"{tokenizer.name_or_path!r}: {type(tokenizer).__name__} has no tokenizer.json, which servers read. Put "

@@ -45,8 +45,8 @@ def check_packages(to: str, quantize: str | None = None) -> None:
             raise UserError(way_out, parameter="to", value=to) from error
 
 
-def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:
-    """Writes a graph and export.json, which names its files; returns notes for the user.
+def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> None:
+    """Writes a graph and export.json, which names its files.
 
     Args:
         to: `onnx` (onnx/model.onnx, its weights inside) or `openvino` (openvino/openvino_model.xml and .bin).
@@ -63,7 +63,8 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
         exported = exporter().export(model, _example_inputs(model, tokenizer), config(dynamic=True))
         exported.config = None  # its `save_pretrained` would bring the model's code
         exported.save_pretrained(path.parent)
-        notes = _tidy(path) if to == "onnx" else []
+        if to == "onnx":
+            _tidy(path)
     manifest = json.loads((path.parent / MANIFEST).read_text(encoding="utf-8"))
     (path.parent / MANIFEST).unlink()
     for component in manifest["components"].values():  # named from the folder above
@@ -71,7 +72,6 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     write_json(staging / MANIFEST, manifest)
     scheme = getattr(model.config, "position_embedding_type", None)
     record_files(staging, to, max_length=position_limit(model), position_embedding_type=scheme)
-    return notes
 
 
 @contextlib.contextmanager
@@ -106,27 +106,40 @@ def _example_inputs(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
     return {name: parts[name] for name in input_names(model, tokenizer)}
 
 
-def _tidy(path: Path) -> list[str]:
-    """Puts the weights into the ONNX file, and takes this machine's lines of source out; returns notes.
-
-    Servers don't agree on the name of a second file.
-    """
+def _tidy(path: Path) -> None:
+    """Puts the weights into the ONNX file if it can hold them, and takes this machine's lines of source out."""
     import onnx
 
-    data = path.with_name(f"{path.name}.data")
-    is_large = data.stat().st_size > _ONE_FILE
+    is_large = data_file(path).stat().st_size > _ONE_FILE
     model = onnx.load(path, load_external_data=not is_large)
     del model.graph.value_info[:]  # of which quantisation would take the shapes that it has changed
     for node in model.graph.node:
         del node.metadata_props[:]
     onnx.save(model, path)
-    if is_large:
-        return [
-            f"The weights are in {data.name}, since an ONNX file holds 2 GiB at most. Text Embeddings Inference reads "
-            "them from this folder; on the Hub it looks for model.onnx_data."
-        ]
-    data.write_text("The weights are in model.onnx. ExportedModel.from_pretrained asks for this file, too.\n")
-    return []
+    if not is_large:
+        empty_data_file(path)
+
+
+def data_file(path: Path) -> Path:
+    """The second file of an ONNX graph."""
+    return path.with_name(f"{path.name}.data")
+
+
+def empty_data_file(path: Path) -> None:
+    """Leaves a sentence in the second file of an ONNX graph that holds its weights."""
+    text = "The weights are in model.onnx. ExportedModel.from_pretrained asks for this file, too.\n"
+    data_file(path).write_text(text, encoding="utf-8")
+
+
+def weights_apart(staging: Path) -> list[str]:
+    """A note where a graph's weights are in a second file, on whose name servers don't agree."""
+    data = data_file(staging / GRAPHS["onnx"])
+    if not data.is_file() or data.stat().st_size <= _ONE_FILE:
+        return []
+    return [
+        f"The weights are in {data.name}, since an ONNX file holds 2 GiB at most. Text Embeddings Inference reads "
+        "them from this folder; on the Hub it looks for model.onnx_data."
+    ]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import find_columns
-from ..data.preparing import Known, encode, prepare
+from ..data.preparing import Known, encode, encode_texts, prepare
 from ..data.reading import read_file
 from ..errors import UserError, spell
 from ..inference.backends import GRAPHS, Backend, open_backend
@@ -23,7 +23,7 @@ from ..options import Options
 from ..tasks import task_of
 from ..training.metrics import compute_metrics, predictions_from_logits
 from .folder import megabytes
-from .graph import quietly, record_files
+from .graph import empty_data_file, quietly, record_files
 from .parity import LONGEST, Batch, answers_tokens, encode_rows, input_names, make_batch
 
 GATES = {
@@ -50,7 +50,7 @@ class Questions:
     labels: list[Any] | None
     """In the model's form. None: they aren't known."""
     data: str = ""
-    """What was read of labelled data, used and left out."""
+    """What was read of a file, used, left out and cut."""
 
     @property
     def metric(self) -> str | None:
@@ -143,10 +143,13 @@ def read_labelled(
         )
     options = options or Options()
     prepared = prepare({"test": read_file(file, options, known.dialect)}, options, known)
-    rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
+    limit = tokenizer.model_max_length
+    encoded, cut = encode(prepared, tokenizer, limit)
+    said = f" {cut['test']:,} of the texts were cut to {limit:,} tokens." if cut["test"] else ""
+    rows = list(encoded["test"])
     if "labels" not in rows[0]:
         raise UserError("has no labels. Give labelled data, or leave it out.", parameter="evaluate", value=file)
-    return replace(_batched(rows, model, tokenizer), data=prepared.summary.line)
+    return replace(_batched(rows, model, tokenizer), data=prepared.summary.line + said)
 
 
 def read_calibration(
@@ -157,7 +160,7 @@ def read_calibration(
     options: Options,
     most: int,
 ) -> Questions:
-    """The first texts of a file, or its pairs of texts, one in a batch: in the columns that the model was trained on.
+    """Texts from all over a file, or its pairs of texts, one in a batch: in the columns that the model was trained on.
 
     Raises:
         UserError: the file can't be read, or its texts aren't put together as those of the training.
@@ -165,8 +168,10 @@ def read_calibration(
     table = read_file(file, options, known.dialect)
     texts = find_columns(table, options, known.columns, needs_label=False).texts(table)
     limit = min(tokenizer.model_max_length, LONGEST)
-    rows = encode_rows(tokenizer, limit, *(column[:most] for column in texts))
-    return _batched(rows, model, tokenizer, size=1)
+    every = -(-len(table) // most)
+    encoded, cut = encode_texts([list(column)[::every] for column in texts], tokenizer, limit, split="calibration")
+    said = f"{len(encoded):,} of {len(table):,} texts" + (f", {cut:,} cut to {limit:,} tokens" if cut else "")
+    return replace(_batched(list(encoded), model, tokenizer, size=1), data=said)
 
 
 def from_texts(
@@ -326,6 +331,7 @@ def _quantize_onnx(path: Path) -> None:
     _scale_by_row(model)
     onnx.save(model, small)
     os.replace(small, path)
+    empty_data_file(path)  # a large graph's was full
 
 
 def _scale_by_row(model: Any) -> None:

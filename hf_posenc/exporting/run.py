@@ -24,7 +24,7 @@ from ..inference.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
-from .graph import check_packages, write_graph
+from .graph import check_packages, weights_apart, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_calibration, read_labelled
 from .native import what_holds, write
 from .parity import LARGEST, Batch, batches, measure_parity
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 TARGETS = ("native", *GRAPHS)
 """What a checkpoint can be exported to."""
+_LARGEST_DROP = 0.01
 _CALIBRATED_WITH = 300
 """Texts that ranges of activations are taken from."""
 
@@ -65,10 +66,10 @@ def _write(
         notes = write(model, tokenizer, staging, like=like, dtype=checkpoint.dtype)
         compared = batches(model, tokenizer, **what_holds(model, staging))
         return Written(notes, torch_backend(load_any(open_checkpoint(staging))), compared, LARGEST / 10)
-    notes = write_graph(to, model, tokenizer, staging)
+    write_graph(to, model, tokenizer, staging)
     write_config(model, tokenizer.model_max_length, staging)
     write_tokenizer(tokenizer, staging)
-    return Written(notes, open_backend(staging, to), batches(model, tokenizer), LARGEST)
+    return Written([], open_backend(staging, to), batches(model, tokenizer), LARGEST)
 
 
 @dataclass
@@ -119,7 +120,7 @@ def export(
     to: str,
     quantize: str | None = None,
     evaluate: str | Path | None = None,
-    largest_drop: float = 0.01,
+    largest_drop: float = _LARGEST_DROP,
     calibrate: str | Path | None = None,
     overwrite: bool = False,
     revision: str | None = None,
@@ -139,8 +140,8 @@ def export(
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
         largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
-        calibrate: texts for OpenVINO's ranges, a file like those that the model will read. None: sentences that come
-            along.
+        calibrate: texts for OpenVINO's ranges, a file like those that the model will read, of which at most 300 are
+            taken, evenly. None: sentences that come along.
         overwrite: replace what was written into `output`, when the new files are complete.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
@@ -190,9 +191,8 @@ def export(
                 notes=notes,
             )
             if quantizer:
-                logger.info("Quantising it to int8, and measuring both")
-                report.int8 = quantizer(staging, to)
-                report.megabytes = report.int8.megabytes[1]
+                _quantize(report, quantizer, staging)
+            report.notes += weights_apart(staging)
             write_card(report, opened, model, staging)
         return report
 
@@ -218,18 +218,27 @@ def _quantizer(
 ) -> Callable[[Path, str], Int8Report]:
     """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
     labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known, options)
+    calibrated_on = "sentences that come along"
     if calibrate is None:
         calibration = from_texts(own_texts(_CALIBRATED_WITH), model, tokenizer, size=1)
     else:
         calibration = read_calibration(calibrate, model, tokenizer, known, options, most=_CALIBRATED_WITH)
+        calibrated_on = f"{last_name(calibrate)} ({calibration.data})"
     return partial(
         quantize_graph,
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
         calibration=calibration,
         largest_drop=largest_drop,
         evaluated_on=None if evaluate is None else last_name(evaluate),
-        calibrated_on="sentences that come along" if calibrate is None else last_name(calibrate),
+        calibrated_on=calibrated_on,
     )
+
+
+def _quantize(report: ExportReport, quantizer: Callable[[Path, str], Int8Report], staging: Path) -> None:
+    """Quantises what was written, and reports what that costs and gains."""
+    logger.info("Quantising it to int8, and measuring both")
+    report.int8 = quantizer(staging, report.target)
+    report.megabytes = report.int8.megabytes[1]
 
 
 def _compared(model: PreTrainedModel, written: Written) -> float:
@@ -270,3 +279,6 @@ def _check_int8(
         wanted = f"is for openvino; {to} finds the ranges while it runs. Leave it out."
         raise UserError(wanted, parameter="calibrate", value=calibrate)
     check_range("largest_drop", largest_drop, FROM_0_TO_1)
+    if evaluate is None and largest_drop != _LARGEST_DROP:
+        wanted = f"is for the score of {spell('evaluate')}. Give both, or leave it out."
+        raise UserError(wanted, parameter="largest_drop", value=largest_drop)

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import CLASSIFIER, knowledge, load_model, longest_input, read_model_config
+from ..checkpoints.loading import CLASSIFIER, knowledge, load_model, longest_input
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.tokenizers import check_ids, largest_id, load_tokenizer, open_tokenizer
 from ..conversion.convert import convert
+from ..conversion.loading import source_config
 from ..conversion.swap import given_arguments
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData, texts_of
@@ -84,7 +85,7 @@ def check_start(options: Options) -> Beginning:
     checkpoint = open_checkpoint(
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
     )
-    return Beginning(read_model_config(checkpoint), checkpoint)
+    return Beginning(source_config(checkpoint), checkpoint)
 
 
 def _check_assigned(options: Options) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from ..checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
+from ..checkpoints.files import INDEX, REPORT_NAME, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
 from ..checkpoints.loading import load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.sentence_modules import read_modules
@@ -31,7 +31,7 @@ TEXT = "Word order is one config value."
 
 _SENT = (
     *("config.json", "generation_config.json", "results.json", "confusion_matrix.png", "LICENSE", "NOTICE"),
-    *TOKENIZER_FILES,
+    *(REPORT_NAME, *TOKENIZER_FILES),
 )
 """What is sent if it is there, beside the card, the weights, the code and a sentence-transformer's modules."""
 
@@ -63,6 +63,8 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     Raises:
         Exception: strangers couldn't load it, or it would send what it shouldn't; an error of whichever library.
     """
+    if not source.is_dir():
+        raise UserError(f"{str(source)!r} is no folder here. Give that of a checkpoint; `hf download` prints one.")
     opened = open_checkpoint(source, trust_remote_code=trusted, needs_weights=False)
     _check_ours(opened)
     _ = opened.stored  # refuses what isn't to be read
@@ -124,7 +126,8 @@ def _check_ours(opened: Checkpoint) -> None:
     if (kind := opened.raw.get("model_type")) != PosEncConfig.model_type:
         raise UserError(
             f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
-            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
+            "Publish it, or what `hf-posenc export` wrote, as it is, but for the hashes of its training texts: "
+            "`hf upload OWNER/NAME FOLDER --exclude _trained_on.npy --exclude _files.json`"
         )
     if not opened.raw.get("auto_map"):
         raise UserError(f"{str(source)!r}: config.json has no auto_map, by which others load it. Save the model anew.")

@@ -50,6 +50,7 @@ class Publication:
         revision: that commit, which the card pins. None: it was a dry run.
         files: what was sent.
         left_out: files of the folder that aren't a part of the model, and stay here.
+        deleted: files of an earlier upload that would have been loaded beside the new ones.
         draft: the card's file, written by a dry run. None: it wasn't one.
     """
 
@@ -58,6 +59,7 @@ class Publication:
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     draft: str | None = None
+    deleted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Lines for the terminal."""
@@ -66,7 +68,8 @@ class Publication:
             kept = [f"Would stay here: {left_out}"] if left_out else []
             return "\n".join([f"Would be sent: {', '.join(self.files)}", *kept, f"The card: {self.draft}"])
         kept = [f"Not sent: {left_out}"] if left_out else []
-        return "\n".join([*kept, f"Published and verified: {self.url}"])
+        gone = [f"Deleted there, of an earlier upload: {', '.join(self.deleted)}"] if self.deleted else []
+        return "\n".join([*kept, *gone, f"Published and verified: {self.url}"])
 
 
 @checks_types
@@ -87,11 +90,12 @@ def publish(
 ) -> Publication:
     """Publishes a checkpoint's folder, and loads it back.
 
-    It sends weights (safetensors only), config, code, tokenizer, results, a sentence-transformer's modules, license,
-    the confusion matrix, checksums and the card, by their names, and no other file of the folder, which is loaded here
-    first. Files of an earlier `publish` are replaced; a repository with other files that may be loaded, or run, with
-    the model is refused. Afterwards a fresh process, without hf_posenc or a token, loads the commit and compares what
-    it answers. Only then is the card sent, which pins the commit. After an error, run it again.
+    It sends weights (safetensors only), config, code, tokenizer, results, a conversion's report, a
+    sentence-transformer's modules, license, the confusion matrix, checksums and the card, by their names, and no other
+    file of the folder, which is loaded here first. Files of an earlier `publish` are replaced; a repository with other
+    files that may be loaded, or run, with the model is refused. Afterwards a fresh process, without hf_posenc or a
+    token, loads the commit and compares what it answers. Only then is the card sent, which pins the commit. After an
+    error, run it again.
 
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
@@ -118,7 +122,7 @@ def publish(
             published.
         Interrupted: Ctrl-C; the message says the same.
     """
-    _check_target(repo_id, create_pr, revision)
+    _check_target(repo_id, create_pr, revision, private)
     fields = CardFields(license, _names("language", language), _names("dataset", dataset))
     api = HfApi(token=token)
     branch = revision or "main"
@@ -134,7 +138,7 @@ def publish(
                 return Publication(None, None, files, sent.left_out, draft=str(sent.source / DRAFT))
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = _make_repository(api, repo_id, private, branch)
-            commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
+            commit, deleted = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
             with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
                 refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
                 verify_upload(api, repo_id, commit.oid, sent, place)
@@ -148,7 +152,7 @@ def publish(
                     parent_commit=commit.oid,
                 )
             url = commit.pr_url or f"{api.endpoint}/{repo_id}/tree/{commit.oid}"
-            return Publication(url, commit.oid, files, sent.left_out)
+            return Publication(url, commit.oid, files, sent.left_out, deleted=deleted)
     except (Exception, KeyboardInterrupt) as error:
         outcome = getattr(error, "__notes__", ["Nothing was published."])[-1]
         if isinstance(error, KeyboardInterrupt):
@@ -190,8 +194,8 @@ def _leaves(outcome: str) -> Iterator[None]:
 
 def _upload(
     api: HfApi, repo_id: str, branch: str, sent: Upload, cache: Path, message: str, create_pr: bool
-) -> CommitInfo:
-    """Sends the files in one commit, which also deletes those of earlier uploads that they replace."""
+) -> tuple[CommitInfo, tuple[str, ...]]:
+    """Sends the files in one commit, which also deletes those of earlier uploads that they replace, and names these."""
     before = str(api.model_info(repo_id, revision=branch).sha)
     stale = _stale_files(api, repo_id, before, sent.files, cache)
     page = f"{api.endpoint}/{repo_id}/{'discussions' if create_pr else f'commits/{branch}'}"
@@ -208,7 +212,7 @@ def _upload(
         )
     if create_pr and commit.pr_revision is None:
         raise UserError("the repository holds these files already: there is nothing to propose.")
-    return commit
+    return commit, tuple(sorted(stale))
 
 
 def _stale_files(api: HfApi, repo_id: str, revision: str, sent: tuple[str, ...], cache: Path) -> set[str]:
@@ -281,12 +285,15 @@ def _names(parameter: str, given: str | Sequence[str] | None) -> tuple[str, ...]
     return names
 
 
-def _check_target(repo_id: str, create_pr: bool, revision: str | None) -> None:
-    """Refuses a name that the Hub doesn't take, and a branch for a pull request."""
+def _check_target(repo_id: str, create_pr: bool, revision: str | None, private: bool | None) -> None:
+    """Refuses a name that the Hub doesn't take, and a branch or a visibility for a pull request."""
     _check_name("repo_id", repo_id, "is no name of a repository. Give owner/name.")
     if create_pr and revision is not None:
         both = f"{spell('create_pr')} and {spell('revision')}"
         raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
+    if create_pr and private is not None:
+        ours = f"is for a repository that is made here, and {spell('create_pr')} for one that exists. Leave it out."
+        raise UserError(ours, parameter="private", value=private)
 
 
 def _check_name(parameter: str, name: str, wanted: str) -> None:

@@ -82,6 +82,7 @@ def logits_of(
 def _answers(model: Any, tokenizer: PreTrainedTokenizerBase, bf16: bool, batch: list[Row]) -> list[np.ndarray]:
     """The logits of one batch."""
     padded = pad_rows(batch, tokenizer.pad_token_id, tokenizer.padding_side)
+    _check_token_types(model, padded)
     parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
     with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
         logits = model(**parts).logits.float().cpu().numpy()
@@ -92,6 +93,16 @@ def _answers(model: Any, tokenizer: PreTrainedTokenizerBase, bf16: bool, batch: 
             f"large for half precision: get the checkpoint anew, or leave {spell('bf16', True)} out."
         )
     return list(logits)
+
+
+def _check_token_types(model: Any, batch: dict[str, torch.Tensor]) -> None:
+    """Refuses pairs of texts for a model whose table of token types has no row for the second."""
+    kinds = getattr(getattr(model, "config", None), "type_vocab_size", 0)
+    if kinds and "token_type_ids" in batch and (largest := int(batch["token_type_ids"].max())) >= kinds:
+        raise UserError(
+            f"The tokenizer gives tokens of the type {largest}, as the second text of a pair has, and the model has "
+            f"type_vocab_size={kinds}. Give single texts, or join the two."
+        )
 
 
 def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = "right") -> dict[str, torch.Tensor]:

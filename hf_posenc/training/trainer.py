@@ -22,6 +22,7 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
+from ..checkpoints.tokenizers import without_cuts
 from ..errors import require_packages, spell
 from ..optimizer import scale_position_learning_rates
 from ..progress import Bar, LogLines, is_live, refuse_divergence, refuse_infinite
@@ -127,9 +128,10 @@ class RunTrainer(Trainer):
             return super().evaluate(*given, **options)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves finite weights alone, and no pickle of the arguments."""
+        """Saves finite weights alone, the tokenizer without a batch's settings, and no pickle of the arguments."""
         step, folder = self.state.global_step, Path(output_dir or str(self.args.output_dir))
         refuse_divergence(step, self.model, self.args)
+        without_cuts(cast(Any, self.processing_class))
         try:
             super().save_model(str(folder), _internal_call=_internal_call)
         finally:

@@ -25,7 +25,7 @@ from hf_posenc.checkpoints.opening import Checkpoint
 from hf_posenc.cli import app
 from hf_posenc.conversion.families import FAMILIES
 from tests.support.common import word_tokenizer, write_csv
-from tests.support.conversion import edit_weights, tiny_source
+from tests.support.conversion import edit_weights, jina, tiny_source
 from tests.support.training import train
 
 WORDS = ["a", "good", "bad", "film", "number"]
@@ -297,6 +297,25 @@ def test_an_older_name_with_another_value_than_the_class_computes_with_is_refuse
         hf_posenc.load(tmp_path)
 
 
+def _distances(state: dict[str, torch.Tensor]) -> None:
+    name = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    state[name] = torch.ones(79, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("jina", "is a JinaBERT v2"), ("relative_key", "such as 'bert.encoder.*")]
+)
+def test_what_transformers_has_no_class_for_is_sent_to_convert(tmp_path, kind, message):
+    if kind == "jina":
+        jina(tmp_path, "text-classification", architectures=["JinaBertForSequenceClassification"])
+    else:
+        tiny_source(tmp_path, "bert", "text-classification")
+        edit_weights(tmp_path, _distances)
+    word_tokenizer(WORDS).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"{message}.*ake it ours: `hf-posenc convert`"):
+        hf_posenc.load(tmp_path)
+
+
 @pytest.mark.parametrize("source", ["ours", "bert"])
 def test_each_text_is_answered_as_alone_whichever_side_the_tokenizer_pads(whole, tmp_path, source):
     folder = Path(shutil.copytree(whole[source], tmp_path / source))
@@ -371,14 +390,25 @@ def test_a_licence_beside_a_card_is_linked_where_it_lies(tmp_path: Path):
     assert Checkpoint(str(tmp_path), tmp_path, {}).lineage == {"license": "other"}
 
 
-def test_base_model_and_licence_reach_the_cards_of_what_is_made_of_a_checkpoint(
-    whole: dict[str, Path], data: Path, tmp_path: Path
-):
-    source = shutil.copytree(whole["bert"], tmp_path / "source")
+@pytest.fixture(scope="module")
+def made(whole: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders that were made of a BERT: converted, trained further, and exported."""
+    here = tmp_path_factory.mktemp("made")
+    source = shutil.copytree(whole["bert"], here / "source")
     (source / "README.md").write_text("---\nbase_model: me/encoder\nlicense: cc-by-nc-4.0\n---\n")
-    hf_posenc.convert(source, tmp_path / "converted", measure=False)
-    train(tmp_path / "trained", data=str(data), pretrained=str(tmp_path / "converted"), max_steps=1)
-    hf_posenc.export(tmp_path / "trained", tmp_path / "exported", to="native")
-    for made in ("converted", "trained", "exported"):
-        card = ModelCard.load(tmp_path / made / "README.md").data
+    hf_posenc.convert(source, here / "converted")
+    train(here / "trained", data=str(data), pretrained=str(here / "converted"), max_steps=1)
+    hf_posenc.export(here / "trained", here / "exported", to="native")
+    return [here / name for name in ("converted", "trained", "exported")]
+
+
+def test_base_model_and_licence_reach_the_cards_of_what_is_made_of_a_checkpoint(made: list[Path]):
+    for folder in made:
+        card = ModelCard.load(folder / "README.md").data
         assert (card.base_model, card.license) == ("me/encoder", "cc-by-nc-4.0")
+
+
+def test_no_tokenizer_file_keeps_the_truncation_and_padding_of_a_call(made: list[Path]):
+    for folder in made:
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert (folder.name, backend.truncation, backend.padding) == (folder.name, None, None)

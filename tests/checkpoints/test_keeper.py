@@ -108,8 +108,9 @@ def test_a_list_that_names_files_outside_the_folder_lets_none_be_moved(tmp_path)
     save(out, NEW, overwrite=True)
     write(out, {f"{WAITING}/{LIST}": json.dumps({"files": {"../notes.txt": "0"}})})
     with output_folder(out, check=lambda _: None) as output:
-        assert output.completed
+        assert not output.completed
     assert mine.read_text() == (out / "notes.txt").read_text() == "mine"
+    assert texts(out).items() >= NEW.items()
 
 
 def test_a_file_that_came_while_the_new_ones_were_made_is_named_and_stays_and_they_wait(tmp_path):
@@ -281,6 +282,17 @@ def test_wherever_it_is_killed_the_same_command_goes_on_and_what_was_complete_is
         assert texts(out) == {**NEW, **mine}
     assert sum(completed) >= len(NEW) + len(old)
     assert completed.count(False) > len(NEW)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"files": {}}', json.dumps({"files": {"config.json": "another digest"}})])
+def test_new_files_that_a_crash_damaged_do_not_replace_what_is_whole(tmp_path, text):
+    save(tmp_path, OLD)
+    write(tmp_path, {f"{WAITING}/config.json": "half", f"{WAITING}/{LIST}": text})
+    with output_folder(tmp_path, overwrite=True) as output:
+        assert not output.completed
+        assert texts(tmp_path).items() >= OLD.items()
+    save(tmp_path, NEW, overwrite=True)
+    assert texts(tmp_path) == NEW
 
 
 def test_what_a_kill_left_counts_for_nothing_and_goes_with_the_next_success(tmp_path):

@@ -240,6 +240,7 @@ OUT_OF_RANGE += [("max_length", -3), ("swapped", 1.5), ("swapped", float("nan"))
         ({"max_steps": 0}, "max_steps=0 is out of range. Give a whole number from 1"),
         ({"texts": [1, 2]}, "1 is no text. Give a file, or a list of strings"),
         *(({name: value}, re.escape(f"{name}={value!r} is out of range")) for name, value in OUT_OF_RANGE),
+        ({"max_length": 41}, "max_length=41 is more than the source reads: its positions end at 40"),
         ({"seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
         ({"scheme": None}, "Healing has no effect: the scheme stays 'learned'.* or name another scheme"),
         ({"eval_texts": []}, r"'\[\]' holds no text"),
@@ -293,9 +294,18 @@ def test_files_are_read_as_the_healing_says_and_texts_as_they_are(source, tmp_pa
         heal(source, eval_texts=path, **reading)
 
 
-def test_text_that_is_no_healing_is_refused(source):
+def test_texts_that_are_cut_are_counted(source):
+    texts = sentences(50)
+    _, report = heal(source, texts=texts, eval_texts=["a b"], max_length=8, max_steps=1, measure=False)
+    assert report.healing["cut"] == sum(len(text.split()) > 6 for text in texts) > 0
+    assert f"texts 50, cut {report.healing['cut']}, longest 8" in repr(report)
+
+
+def test_text_that_is_no_healing_or_that_is_not_read_is_refused(source):
     with pytest.raises(ValueError, match=r"healing is of type list. Give Healing or None"):
         convert(source, scheme="rope", healing=sentences(50))
+    with pytest.raises(ValueError, match="eval_texts has no effect with measure=False"):
+        convert(source, scheme="rope", eval_texts=sentences(5), measure=False)
 
 
 def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp_path, monkeypatch):
@@ -309,7 +319,7 @@ def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp
             return loss
 
     monkeypatch.setattr(module, "Distillation", Ruined)
-    with pytest.raises(ValueError, match="diverged after 3 steps with learning_rate=.* Give a lower one: Healing"):
+    with pytest.raises(ValueError, match="diverged after 3 steps with learning_rate=.* lower one, in Python: Healing"):
         heal(source, tmp_path / "out", texts=100, max_steps=3)
     assert not list(tmp_path.iterdir())
 
@@ -389,8 +399,11 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "other", "out"]
 
 
-def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("output", ["../out", "."])
+def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, tmp_path, monkeypatch, output):
     step, steps = module.Distillation.training_step, []
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
 
     def killed(trainer, *arguments, **options):
         steps.append(trainer.state.global_step)
@@ -401,8 +414,8 @@ def test_a_healing_that_is_killed_loses_a_quarter_of_its_steps_at_most(source, t
     monkeypatch.setattr(module.Distillation, "training_step", killed)
     again = {"texts": 60, "max_steps": 8, "measure": False}
     with pytest.raises(MemoryError):
-        heal(source, tmp_path / "out", **again)
-    assert heal(source, tmp_path / "out", **again)[1].healing["steps"] == 8
+        heal(source, output, **again)
+    assert heal(source, output, **again)[1].healing["steps"] == 8
     assert steps == [*range(8), 6, 7]
 
 
@@ -420,6 +433,9 @@ def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):
             heal(source, tmp_path / "out", max_steps=2, measure=False, overwrite=overwrite)
     convert(source, tmp_path / "out", measure=False)
     assert (tmp_path / "out.healing" / "mine.txt").exists()
+    (tmp_path / "other.healing").write_text("mine")
+    with pytest.raises(ValueError, match="other.healing' is a file, where checkpoints of the healing would lie"):
+        heal(source, tmp_path / "other", max_steps=2, measure=False)
 
 
 @pytest.mark.parametrize(("count", "tokens"), [(5000, 256), (1003, 256), (5, 256), (1, 32), (40, 2)])

@@ -1,7 +1,6 @@
 """GTE and Nomic as they were published, for code of their own: its names of fields and of weights."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from safetensors.torch import load_file
 
 from hf_posenc import convert
 from tests.support.conversion import (
-    GTE,
     GTE_SIZES,
     JINA,
     NOMIC,
@@ -17,8 +15,8 @@ from tests.support.conversion import (
     ROWS,
     assert_same,
     assert_same_in_any_batch,
-    edit_weights,
     jina,
+    published_gte,
     tiny_source,
     tiny_tokenizer,
 )
@@ -29,15 +27,7 @@ from tests.support.references import jina_bert
     ("task", "factor"), [("feature-extraction", 2.0), ("fill-mask", 8.0), ("text-classification", None)]
 )
 def test_a_published_gte_is_its_class_with_the_frequencies_of_its_own_code(task, factor, tmp_path):
-    theirs = tiny_source(tmp_path, "gte", task, pad_token_id=0, type_vocab_size=0)
-    # transformers writes the old names, but for the prefix.
-    edit_weights(tmp_path, lambda state: {re.sub("^gte", "new", key): value for key, value in state.items()})
-    scaling = None if factor is None else {"type": "ntk", "factor": factor}
-    head = type(theirs).__name__.replace("Gte", "New")
-    labels = {name: getattr(theirs.config, name) for name in ("id2label", "label2id")}
-    changes = {"architectures": [head], "rope_scaling": scaling, **labels}
-    (tmp_path / "config.json").write_text(json.dumps({**GTE, **GTE_SIZES, **changes}))
-    tiny_tokenizer(tmp_path)
+    theirs = published_gte(tmp_path, task, factor)
     done = convert(tmp_path)
     assert done.report.exact.hidden_max < 1e-5
     assert done.report.keys.new == []

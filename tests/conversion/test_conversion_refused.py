@@ -131,8 +131,13 @@ FIELDS = [
     ("gte", {"logn_attention_scale": True}, "is a gte model with logn_attention_scale=True"),
     *(
         (PUBLISHED["gte"], {"rope_scaling": scaling}, "has rope_scaling=")
-        for scaling in ({"type": "ntk", "factor": 2.0, "mixed_b": 0.6}, {"type": "linear", "factor": 2.0})
+        for scaling in (
+            *({"type": "ntk", "factor": 2.0, "mixed_b": 0.6}, {"type": "linear", "factor": 2.0}),
+            *({"type": "ntk"}, {"type": "ntk", "factor": "2"}, "ntk"),
+        )
     ),
+    (PUBLISHED["gte"], {"hidden_size": "wide"}, "has hidden_size='wide', which can't be converted"),
+    (PUBLISHED["gte"], {"num_attention_heads": 0}, "has num_attention_heads=0, which can't be converted"),
 ]
 
 
@@ -223,6 +228,7 @@ LINEAR, LONGER = {"rope_type": "linear", "factor": 2.0}, {"max_position_embeddin
         ({"head": "telepathy"}, "head='telepathy' is unknown"),
         ({"scheme": "spiral"}, "scheme='spiral' is unknown"),
         ({"scheme": "alibi", "scheme_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
+        ({"max_position_embeddings": 1}, "max_position_embeddings=1 is out of range. Give a whole number from 3"),
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
         ({"extension": "yarn", **LONGER}, "'yarn' isn't one for 'learned'. Choose one of tile, interpolate"),
         ({"extension": "yarn", "scheme": "lspe", **LONGER}, "'yarn' isn't one for 'lspe'. Leave it"),
@@ -235,6 +241,13 @@ def test_an_option_that_does_not_fit_is_refused(options, match, tmp_path):
     with pytest.raises(UserError, match=match):
         convert(tmp_path / "source", tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_whose_trained_length_is_no_number_is_refused(tmp_path):
+    tiny_source(tmp_path)
+    (tmp_path / "conversion.json").write_text('{"trained_length": "x"}')
+    with pytest.raises(UserError, match="conversion.json has trained_length='x', which is no number. Copy the check"):
+        convert(tmp_path, measure=False)
 
 
 def test_files_that_are_missing_or_hold_no_weights_are_named(tmp_path):

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import SCHEMES, PosEncForSequenceClassification, PosEncModel, UserError, convert
 from hf_posenc.conversion import measure
+from hf_posenc.conversion.report import Accounting, Agreement, ConversionReport
 from hf_posenc.data.columns import note, notes_of
 from tests.support.common import BUILTIN, encoder, others_slow, padded, tiny_config, word_tokenizer
 from tests.support.conversion import converted, edit, jina, sentences, tiny_source, tiny_tokenizer
@@ -76,7 +77,7 @@ def test_a_scheme_that_makes_queries_and_keys_anew_is_said_where_it_comes_and_go
 
 def test_how_much_a_model_knows_of_word_order(source):
     original = convert(source).model
-    rows = measure.tokenize(AutoTokenizer.from_pretrained(source), sentences(40), 32)
+    rows, _ = measure.tokenize(AutoTokenizer.from_pretrained(source), sentences(40), 32)
     blind = convert(source, scheme="none").model
     assert measure.order_r2(original, original, rows, {2, 3}) == 1
     assert abs(measure.order_r2(blind, original, rows, {2, 3})) < 1e-6
@@ -367,6 +368,14 @@ def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
         convert(tmp_path / "twice", max_position_embeddings=320, extension=other)
 
 
+def test_a_scaling_that_is_no_extension_can_be_left_as_it_is(tmp_path):
+    encoder("rope", rope_parameters={"rope_type": "proportional", "factor": 2.0}).save_pretrained(tmp_path)
+    longer = {"max_position_embeddings": 320, "measure": False}
+    with pytest.raises(ValueError, match="scaled by 'proportional' already. Leave it out, or extend the checkpoint"):
+        convert(tmp_path, extension="linear", **longer)
+    assert convert(tmp_path, **longer).model.config.rope_parameters["rope_type"] == "proportional"
+
+
 def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
     convert(source, tmp_path / "both", scheme="learned+rope", measure=False)
     before = convert(tmp_path / "both", measure=False).model
@@ -398,17 +407,39 @@ def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypa
         assert held[head, slow] > held[head, fast]
 
 
-def test_another_scheme_leaves_the_temperature_that_was_fitted_to_the_old_logits(tmp_path):
-    model = PosEncForSequenceClassification(tiny_config("rope"))
+@pytest.mark.parametrize(
+    ("distance", "words"), [(0.0123, "1.2 %"), (0.994, "99 %"), (0.997, "100 %"), (1.264, "126 %")]
+)
+def test_a_distance_is_said_in_percent(distance, words):
+    before = Agreement("texts", 1, 1, distance=distance)
+    report = ConversionReport("a", "bert", "fill-mask", "learned", "rope", 8, Accounting([], {}, []), before=before)
+    assert f"hidden states differ by {words} from the original" in report.sentence()
+
+
+LONGER = {"max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "stays"),
+    [
+        ("rope", {}, True),
+        ("rope", LONGER, True),
+        ("learned", {**LONGER, "extension": "tile"}, True),
+        ("rope", {"scheme": "alibi"}, False),
+        ("rope", {"scheme_kwargs": {"interleaved": True}}, False),
+        ("rope", {"rope_parameters": {"rope_theta": 500.0}}, False),
+        ("rope", {**LONGER, "extension": "yarn"}, False),
+        ("learned", {**LONGER, "extension": "interpolate"}, False),
+    ],
+)
+def test_a_temperature_stays_where_the_logits_that_it_was_fitted_to_do(scheme, options, stays, tmp_path):
+    model = PosEncForSequenceClassification(tiny_config(scheme))
     note(model.config, temperature=2.0, dialect={})
     model.save_pretrained(tmp_path)
     word_tokenizer(["a", "cat"]).save_pretrained(tmp_path)
-    same = convert(tmp_path, measure=False)
-    assert notes_of(same.model.config)["temperature"] == 2.0
-    swapped = convert(tmp_path, scheme="alibi", measure=False)
-    assert notes_of(swapped.model.config) == {"dialect": {}}
-    assert any("temperature" in sentence for sentence in swapped.report.notes)
-    assert not any("temperature" in sentence for sentence in same.report.notes)
+    done = convert(tmp_path, measure=False, **options)
+    assert notes_of(done.model.config) == {"dialect": {}} | ({"temperature": 2.0} if stays else {})
+    assert any("temperature" in sentence for sentence in done.report.notes) != stays
 
 
 @pytest.mark.parametrize(

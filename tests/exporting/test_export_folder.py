@@ -70,7 +70,7 @@ def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
     text = (exported / "README.md").read_text()
     assert "trust_remote_code" not in text
     assert 'hf_posenc.load("path/to/this/folder").predict' in text
-    with pytest.raises(UserError, match=f"is a bert model.*hf upload OWNER/NAME {exported}\\.? "):
+    with pytest.raises(UserError, match=f"{exported}. is a bert model.*`hf upload OWNER/NAME FOLDER --exclude "):
         publish(exported, "me/mine")
 
 
@@ -263,6 +263,7 @@ INT8 = {"quantize": "int8"}
         ({"evaluate": "data.csv"}, "^evaluate='data.csv' is for quantize='int8'. Give both"),
         ({**INT8, "evaluate": "nothing.csv"}, "^evaluate='nothing.csv': there is no such file"),
         ({**INT8, "calibrate": __file__}, "^calibrate='.*' is for openvino; onnx finds"),
+        ({**INT8, "largest_drop": 0.1}, "^largest_drop=0.1 is for the score of evaluate. Give both, or leave it out"),
         ({**INT8, "largest_drop": 1.5}, "^largest_drop=1.5 is out of range. Give a number from 0 to 1"),
         ({**INT8, "largest_drop": float("nan")}, "^largest_drop=nan is out of range"),
     ],

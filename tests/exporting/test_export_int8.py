@@ -14,7 +14,7 @@ from hf_posenc import UserError, cli, export
 from hf_posenc.checkpoints.loading import knowledge
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.data.columns import Columns, remember_columns
-from hf_posenc.exporting.int8 import agreement, read_calibration
+from hf_posenc.exporting.int8 import agreement, read_calibration, read_labelled
 from hf_posenc.inference.backends import open_backend
 from hf_posenc.options import Options
 from tests.support.common import home_of
@@ -58,10 +58,9 @@ def once(classifier, monkeypatch):
     def write(to, model, tokenizer, staging):
         kept = classifier[0].with_name(to)
         if not kept.exists():
-            assert write_graph(to, model, tokenizer, staging) == []
+            write_graph(to, model, tokenizer, staging)
             shutil.copytree(staging, kept)
         shutil.copytree(kept, staging, dirs_exist_ok=True)
-        return []
 
     monkeypatch.setattr(home_of(export), "write_graph", write)
 
@@ -88,6 +87,7 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
     assert 0.7 <= small.score[1] == pytest.approx(small.agreement)
     assert report.largest_difference < 1e-5  # of float32
     assert small.alone <= 1e-3
+    assert json.loads((tmp_path / "out/tokenizer.json").read_text())["truncation"] is None  # not that of its own texts
     processor = json.loads((tmp_path / "out/export.json").read_text())["hf_posenc"]["measured_on"]
     assert processor
     for text in (str(report), (tmp_path / "out/README.md").read_text()):
@@ -129,6 +129,18 @@ def test_onnx_weights_have_seven_bits_for_processors_without_vnni(classifier, on
     export(classifier[0], tmp_path / "out", to="onnx", quantize="int8")
     tensors = map(onnx.numpy_helper.to_array, onnx.load(tmp_path / "out/onnx/model.onnx").graph.initializer)
     assert max(int(np.abs(t.astype(np.int64)).max()) for t in tensors if t.dtype == np.int8 and t.ndim) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_weights_beside_a_large_graph_are_said_and_not_left_beside_its_int8_form(
+    classifier, tmp_path, monkeypatch, quantize
+):
+    monkeypatch.setattr(home_of(home_of(export).write_graph), "_ONE_FILE", 1000)
+    report = export(classifier[0], tmp_path / "out", to="onnx", quantize=quantize)
+    graph, data = ((tmp_path / "out/onnx" / name).stat().st_size for name in ("model.onnx", "model.onnx.data"))
+    assert (data > 1000) == (quantize is None) == any("weights are in model.onnx.data" in note for note in report.notes)
+    assert report.megabytes == pytest.approx((graph + data) / 1e6)
 
 
 @pytest.mark.slow
@@ -186,6 +198,16 @@ def test_data_of_other_labels_or_of_none_is_refused_before_the_export(classifier
     assert not (tmp_path / "out").exists()
 
 
+def test_labelled_texts_that_are_cut_are_counted(classifier):
+    folder, model, data = classifier
+    words = tokenizer()
+    words.model_max_length = 12
+    cut = sum(len(ids) > 12 for ids in words(TEXTS)["input_ids"])
+    read = read_labelled(data, model, words, knowledge(model.config, open_checkpoint(folder)))
+    assert 0 < cut < len(TEXTS)
+    assert read.data.endswith(f" {cut} of the texts were cut to 12 tokens.")
+
+
 def test_agreement_of_a_regression_sees_a_shift_a_scale_and_another_order():
     answers = [np.array([value]) for value in (10.0, 20.0, 30.0, 40.0)]
     assert agreement(answers, answers, "regression") == 1.0
@@ -200,10 +222,14 @@ def test_calibration_texts_are_read_as_a_classifier_was_trained(tmp_path):
     model = checkpoint(folder, "rope", **LABELS)
     remember_columns(model.config, Columns(("review",)))
     model.save_pretrained(folder)
-    (tmp_path / "texts.csv").write_text("review,text\nevery dog,NOT THIS\na cat,NOR THIS\n")
+    texts = ["every dog", "a cat", "the bird", "a dog", f"the dog {'a cat ' * 40}"]
+    (tmp_path / "texts.csv").write_text("review,text\n" + "".join(f"{text},NOT THIS\n" for text in texts))
     opened = open_checkpoint(folder)
     words = tokenizer()
     read = read_calibration(
-        str(tmp_path / "texts.csv"), model, words, knowledge(model.config, opened), Options(), most=1
+        str(tmp_path / "texts.csv"), model, words, knowledge(model.config, opened), Options(), most=3
     )
-    assert [row["input_ids"] for row in read.rows] == [words("every dog")["input_ids"]]
+    length = words.model_max_length
+    expected = words(texts[::2], truncation=True, max_length=length)["input_ids"]  # from all over the file
+    assert [row["input_ids"] for row in read.rows] == expected
+    assert read.data == f"3 of 5 texts, 1 cut to {length} tokens"

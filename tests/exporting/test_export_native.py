@@ -1,6 +1,7 @@
 """A checkpoint as a model of transformers' own: the same numbers where hf_posenc isn't installed."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -268,14 +269,17 @@ def test_a_tokenizer_that_pads_on_the_left_is_written_to_pad_on_the_right(tmp_pa
 
 def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp_path, monkeypatch):
     saved(tmp_path / "in", "bert", "learned", "feature-extraction")
+    (tmp_path / "in/_trained_on.npy").write_bytes(b"hashes of private texts")
     report, _ = exported(tmp_path / "in", "feature-extraction")
     assert report.architecture == "BertModel"
     assert report.largest_difference <= 1e-5
     assert "no pooler" in report.notes[0]
     data = ModelCard.load(tmp_path / "out/README.md").data
     assert (data.library_name, data.pipeline_tag) == ("transformers", "feature-extraction")
-    with pytest.raises(UserError, match="is a bert model.*hf upload OWNER/NAME"):
+    with pytest.raises(UserError, match="is a bert model.*hf upload OWNER/NAME") as refused:
         hf_posenc.publish(tmp_path / "out", "me/mine")
+    left_out = {*re.findall(r"--exclude ([\w.]+\w)", str(refused.value))}
+    assert left_out == {name for name in os.listdir(tmp_path / "out") if name.startswith("_")} != set()
     with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):
         hf_posenc.export(tmp_path / "out", tmp_path / "again", to="native")
     monkeypatch.setattr(home_of(hf_posenc.export), "LARGEST", 1e-9)

@@ -17,6 +17,7 @@ from hf_posenc.finetuning.start import _needs_conversion
 from hf_posenc.options import Options
 from hf_posenc.training.trainer import merge_lora
 from tests.support.common import encoder, schemes_restored, word_tokenizer, write_jsonl
+from tests.support.conversion import published_gte
 from tests.support.training import rows, started, train
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -111,6 +112,13 @@ def test_weights_of_the_bert_family_begin_as_a_conversion_writes_them(bert, orde
     assert "LOAD REPORT" not in "".join(capfd.readouterr())
 
 
+def test_what_was_published_for_code_of_its_own_begins_without_it(order, tmp_path):
+    published_gte(tmp_path, "text-classification", 2.0)
+    _, _, model, notes = started(**{**order, "vocab_size": None}, pretrained=str(tmp_path))
+    assert (model.config.model_type, model.config.position_embedding_type) == ("posenc", "rope")
+    assert any("rope as it was" in note for note in notes)
+
+
 @pytest.mark.parametrize(("names", "is_kept"), [(("acceptable", "unacceptable"), True), (("no", "yes"), False)])
 def test_the_classifier_of_a_bert_is_kept_where_its_labels_are_those_of_the_data(bert, order, tmp_path, names, is_kept):
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
@@ -142,6 +150,7 @@ def test_a_new_encoder_is_what_the_options_say(order):
         ({"tokenizer": "{ours}", "vocab_size": 500}, "--set vocab_size is for a tokenizer that is trained. Leave it"),
         ({"pretrained": "{bert}", "tokenizer": "{ours}"}, "--tokenizer '.*' has other tokens than '.*bert.*' was"),
         ({"pretrained": "{ours}", "scheme_kwargs": {"theta": 1}}, "{'theta': 1} is no argument of 'learned'"),
+        ({"tokenizer": "{changed}", "vocab_size": None}, r"gives other ids than .*, which reads that file alone\.$"),
         ({"pretrained": "{changed}"}, "gives other ids than its tokenizer.json for .* --allow-other-tokens"),
     ],
 )

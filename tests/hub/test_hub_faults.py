@@ -102,6 +102,9 @@ def test_without_a_token_or_with_options_that_contradict_nothing_is_published(hu
         send(checkpoint, token=None)
     with pytest.raises(UserError, match="exclude each other"):
         send(checkpoint, create_pr=True, revision="v1")
+    for private in (True, False):
+        with pytest.raises(UserError, match=f"private={private} is for a repository that is made here, and create_pr"):
+            send(checkpoint, create_pr=True, private=private)
     with pytest.raises(UserError, match="repo_id='a/b/c' is no name of a repository. Give owner/name"):
         publish(checkpoint, "a/b/c", dry_run=True)
 
@@ -159,6 +162,7 @@ def _overflowing(weights: dict[str, torch.Tensor]) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (lambda f: f.rename(f.with_name("moved")), "mine' is no folder here. Give that of a checkpoint"),
     "another model": (lambda f: edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "no code": (lambda f: edit(f, auto_map={}), "config.json has no auto_map, by which"),
     "code elsewhere": (lambda f: edit(f, auto_map={"AutoModel": "a/b--x.Y"}), "auto_map names 'a/b--x.Y', which"),

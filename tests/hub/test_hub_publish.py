@@ -11,9 +11,12 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
+from transformers import PhobertTokenizer
 
 import hf_posenc
 from hf_posenc import UserError, publish, register_scheme
+from hf_posenc.checkpoints.tokenizers import open_tokenizer
+from hf_posenc.checkpoints.trainer_checkpoints import strange_files
 from hf_posenc.hub import publishing
 from tests.support.common import schemes_restored
 from tests.support.hub_server import READER, WRITER, Hub, Repo
@@ -82,6 +85,19 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub, checkpoint, un
     assert done.left_out == ("notes.txt", "training_args.bin")
 
 
+def test_each_file_of_a_tokenizer_is_known_published_and_fetched(hub, tmp_path, unverified, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "words").write_text("".join(f"{word} 1\n" for word in "the cat t@@ h@@ e c@@ a@@ t".split()))
+    (tmp_path / "codes").write_text("t h 3\nth e</w> 3\n\n")
+    folder = tmp_path / "checkpoint-1"
+    PhobertTokenizer(str(tmp_path / "words"), str(tmp_path / "codes")).save_pretrained(folder)
+    assert strange_files(folder) == []  # a run deletes it at its end
+    tiny_model("rope", "PosEncModel").save_pretrained(folder)
+    publish(folder, "me/mine", token=WRITER)
+    fetched, kept = (open_tokenizer(name) for name in ("me/mine", str(folder)))
+    assert fetched.tokenize("the cat hat") == kept.tokenize("the cat hat")
+
+
 def test_a_sentence_transformer_whose_modules_cannot_be_kept_is_refused(hub, checkpoint):
     (checkpoint / "modules.json").write_text(
         '[{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": "1_W", "type": "my_code.Whiten"}]'
@@ -107,8 +123,9 @@ def test_no_other_file_of_the_folder_is_sent(hub, checkpoint, unverified):
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text("hf_secret")
     (checkpoint / "confusion_matrix.png").write_bytes(b"\x89PNG")
+    (checkpoint / "conversion.json").write_text('{"trained_length": 32}')  # which a conversion of it reads
     done = publish(checkpoint, "me/mine", token=WRITER)
-    assert set(done.files) - before == {"confusion_matrix.png"}
+    assert set(done.files) - before == {"confusion_matrix.png", "conversion.json"}
     assert set(hub.files("me/mine")) == {*done.files, ".gitattributes"}
     assert set(done.left_out) == {"notes.txt", *(name.partition("/")[0] for name in KEPT_HERE)}
 
@@ -254,7 +271,8 @@ def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(hub, check
     hf_posenc.PosEncForSequenceClassification.from_pretrained(
         None, config=hf_posenc.PosEncConfig.from_pretrained(checkpoint), state_dict=whole
     ).save_pretrained(checkpoint, max_shard_size="40KB")
-    publish(checkpoint, "me/mine", token=WRITER)
+    done = publish(checkpoint, "me/mine", token=WRITER)
+    assert "\nDeleted there, of an earlier upload: model.safetensors\n" in str(done)
     files = hub.files("me/mine")
     assert "model.safetensors" not in files
     assert "model.safetensors.index.json" in files
@@ -280,7 +298,7 @@ def theirs(hub: Hub, **files: str) -> Repo:
 
 
 KEPT_HERE = (
-    *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "conversion.json"),
+    *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "run.json"),
     *(
         "train.csv",
         "picture.png",

@@ -10,6 +10,7 @@ import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.finetuning.prediction import load_classifier
 from hf_posenc.inference.backends import fastest_backend, open_backend
+from tests.support.common import tiny_classifier
 from tests.support.training import expected
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
@@ -79,6 +80,14 @@ def test_weights_beside_a_graph_are_taken_since_the_graph_may_be_of_others(tmp_p
     assert fastest_backend(tmp_path) in ("onnx", "openvino")
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert fastest_backend(tmp_path) == "torch"
+
+
+def test_a_pair_of_texts_for_a_model_without_a_second_token_type_is_refused(tmp_path):
+    tiny_classifier(tmp_path, TEXTS, ("a", "b"), type_vocab_size=1)
+    classifier = hf_posenc.load(tmp_path)
+    assert len(classifier.predict(TEXTS)) == len(TEXTS)
+    with pytest.raises(UserError, match=r"the type 1, .* and the model has type_vocab_size=1\. Give single texts"):
+        classifier.predict([("who saw", "karla")])
 
 
 def test_a_graph_on_the_hub_is_downloaded_first():

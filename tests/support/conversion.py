@@ -1,6 +1,7 @@
 """Tiny random checkpoints of every family that can be converted, and a tokenizer for them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,20 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         for part in unused:
             part.data.zero_()
     model.save_pretrained(folder)
+    return model
+
+
+def published_gte(folder: Path, task: str, factor: float | None):
+    """Writes a random GTE as it was published, for code of its own, and returns the model of transformers' class."""
+    model = tiny_source(folder, "gte", task, pad_token_id=0, type_vocab_size=0)
+    # transformers writes the old names, but for the prefix.
+    edit_weights(folder, lambda state: {re.sub("^gte", "new", key): value for key, value in state.items()})
+    scaling = None if factor is None else {"type": "ntk", "factor": factor}
+    head = type(model).__name__.replace("Gte", "New")
+    labels = {name: getattr(model.config, name) for name in ("id2label", "label2id")}
+    changes = {"architectures": [head], "rope_scaling": scaling, **labels}
+    (folder / "config.json").write_text(json.dumps({**GTE, **GTE_SIZES, **changes}))
+    tiny_tokenizer(folder)
     return model
 
 
