@@ -35,6 +35,7 @@ from transformers import PreTrainedModel
 from ..checkpoints.files import TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
+from ..checkpoints.tokenizers import without_cuts
 from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
 from ..data.labels import MOST_NUMBERED, many_numbers
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
@@ -296,7 +297,7 @@ class _Estimator(BaseEstimator):
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
-            self.tokenizer_.save_pretrained(temporary)
+            without_cuts(self.tokenizer_).save_pretrained(temporary)
 
         result = getattr(self, "_result", None)
         with without_bars():
