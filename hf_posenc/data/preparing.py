@@ -124,13 +124,16 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
 
 
 def _shared_with(trained: Collection[int], parts: Mapping[str, Dataset]) -> list[str]:
-    """A sentence on each split to score on that has texts of these marks."""
+    """A sentence on each split to score on that has texts of these marks, and on a test that has validation texts."""
+    chosen_by = {*parts["validation"][_MARK][:]} if "validation" in parts else set()
+    others = {"validation": {"training": trained}, "test": {"training": trained, "validation": chosen_by - {*trained}}}
     doubts = []
     for split in (name for name in parts if name != "train"):
         marks = parts[split][_MARK][:]
-        if shared := sum(mark in trained for mark in marks):
-            what = f"{shared:,} of {counted(len(marks), f'{split} text')}"
-            doubts.append(f"{what} also in the training data: scores on them say little.")
+        for other, known in others[split].items():
+            if shared := sum(mark in known for mark in marks):
+                what = f"{shared:,} of {counted(len(marks), f'{split} text')}"
+                doubts.append(f"{what} also in the {other} data: scores on them say little.")
     return doubts
 
 

@@ -32,9 +32,19 @@ def read(options: Options) -> dict[str, Table]:
         refuse_given(options, ("validation_share",), "is for data without validation rows, and these have some")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
+    _refuse_one_for_both(chosen["validation"], chosen["test"], options)
     if unused := [name for name, rows in splits.items() if rows not in named.values()]:
         logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
     return {split: _table(rows, split, options) for split, rows in named.items()}
+
+
+def _refuse_one_for_both(validation: Dataset | str | None, test: Dataset | str | None, options: Options) -> None:
+    """Refuses the same rows to choose weights by and to test them on."""
+    first, second = (Path(rows).resolve() if isinstance(rows, str) else rows for rows in (validation, test))
+    if first is not None and first == second:
+        parameter = "validation" if options.validation is not None else "test"
+        both = "names the rows that are validation and test data: scores on rows by which weights are chosen say little"
+        raise UserError(f"{both}. Name others, or leave it out.", parameter=parameter, value=getattr(options, parameter))
 
 
 def _find(split: str, splits: Mapping[str, Dataset | str], options: Options) -> Dataset | str | None:

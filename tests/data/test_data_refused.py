@@ -70,6 +70,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"a.csv": LABELLED + "a,x\n"}, {"test": "absent.csv"}, "'absent.csv' can't be read: .*No such file"),
     ({"a.csv": LABELLED + "a,x\n"}, {"validation": "z"}, "--validation 'z' is no file, and no split of 'a.csv': train"),
     ({"saved": {"train": 4}}, {"validation": "z"}, "--validation 'z' is no file, and no split of 'saved': train"),
+    (
+        {"saved": {"train": 4, "test": 2}},
+        {"validation": "test"},
+        "--validation 'test' names the rows that are validation and test data: scores .* Name others, or leave it out",
+    ),
+    ({"a.csv": LABELLED, "test.csv": LABELLED}, {"validation": "./test.csv"}, "names the rows that are validation and"),
+    ({"d/train.csv": "", "d/dev.csv": ""}, {"data": "d", "test": "dev"}, "--test 'dev' names the rows that are valid"),
     ({"saved": {"a": 4}}, {}, "has the splits a. One of them must be called train"),
     ({"d/a.docx": b""}, {"data": "d", "format": "csv"}, "'d' holds no split. Call files train, validation, test"),
     (
