@@ -42,9 +42,9 @@ def _refuse_one_for_both(validation: Dataset | str | None, test: Dataset | str |
     """Refuses the same rows to choose weights by and to test them on."""
     first, second = (Path(rows).resolve() if isinstance(rows, str) else rows for rows in (validation, test))
     if first is not None and first == second:
-        parameter = "validation" if options.validation is not None else "test"
+        name = "validation" if options.validation is not None else "test"
         both = "names the rows that are validation and test data: scores on rows by which weights are chosen say little"
-        raise UserError(f"{both}. Name others, or leave it out.", parameter=parameter, value=getattr(options, parameter))
+        raise UserError(f"{both}. Name others, or leave it out.", parameter=name, value=getattr(options, name))
 
 
 def _find(split: str, splits: Mapping[str, Dataset | str], options: Options) -> Dataset | str | None:

@@ -89,7 +89,7 @@ def fit(
 
     Args:
         texts: strings, pairs of strings, or a table (pandas, polars, pyarrow, datasets) with a column or two of them:
-            `text` and `text_pair`, else all.
+            `text` and `text_pair`, else all. Beside `text` alone there may be no other column of strings.
         labels: one per text: strings, whole numbers or truth values; for several labels per text an array (n, C) of 0
             and 1, or a table, whose columns name them; real numbers for a regression.
         pretrained: a checkpoint to start from, a folder or Hub name. None: a small encoder, from scratch.

@@ -148,6 +148,8 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
         (pd.DataFrame({"text": [b"a"]}), r"Row 0 is \(b'a',\). Give a string"),
+        (pd.DataFrame({"title": ["a"], "text": ["b"]}), r"has 'title' beside 'text'. .* X\[\['text'\]\]; or a pair: X"),
+        ([{"text": "a", "id": 1, "body": None}, {"text": "a", "id": 1, "body": "b"}], "X has 'body' beside 'text'"),
         (pa.table({"id": [1], "title": ["a"]}), r"Row 0 is \(1, 'a'\). Give a string"),
         (pa.table({"text": pa.array([], pa.string())}), "X has no texts"),
         ([{"txt": "a"}, {"text": "c"}], "Row 0 has no 'text', but 'txt'. Give all of them."),
