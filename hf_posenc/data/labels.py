@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import UserError, spell
 from ..options import Options
-from .columns import Columns, is_missing, require_columns
+from .columns import Columns, is_missing, require_columns, written
 from .reading import DELIMITERS, Dialect
 from .tables import Table, listed
 
@@ -232,7 +232,7 @@ def _parted(cells: list[Any], delimiter: str) -> list[Any]:
     """A list of labels for each cell, an empty one for none: none applies. Lists stay as they are."""
     if any(isinstance(cell, list) for cell in cells):
         return cells
-    parted = [str("" if cell is None else cell).split(delimiter) for cell in cells]
+    parted = [written(cell).split(delimiter) for cell in cells]
     return [[part for part in map(str.strip, parts) if part] for parts in parted]
 
 

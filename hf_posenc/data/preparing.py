@@ -105,8 +105,9 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
     }
     facts = [columns.sentence(first.names), labels.sentence()]
     for split, part in parts.items():
-        left_out = len(tables[split]) - len(part)
-        facts.append(f"{split} {tables[split].summary}{f', {left_out:,} left out' if left_out else ''}")
+        left_out, unlabelled = len(tables[split]) - len(part), _without_a_label(part, labels)
+        fact = f"{split} {tables[split].summary}{f', {left_out:,} left out' if left_out else ''}"
+        facts.append(f"{fact}{f', {unlabelled:,} with no label' if unlabelled else ''}")
     doubts = ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."] * is_unscored
     trained = known.trained_on
     if trains:
@@ -121,6 +122,13 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         trained = trained.union(marks)
     doubts += _shared_with(trained, parts)
     return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts), trained)
+
+
+def _without_a_label(part: Dataset, labels: Labels) -> int:
+    """The number of rows to which none of several labels applies."""
+    if labels.problem_type != "multi_label_classification":
+        return 0
+    return sum(not any(row) for row in labels_of(part) or ())
 
 
 def _shared_with(trained: Collection[int], parts: Mapping[str, Dataset]) -> list[str]:

@@ -75,6 +75,7 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
         (["b|a", None], ["b"], BARS, (), ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
         (["a|", "c| b"], ["b"], BARS, (), ("a", "b", "c"), ([[1, 0, 0], [0, 1, 1]], [[0, 1, 0]])),
         ([1, 2], [2], BARS, (), ("1", "2"), ([[1, 0], [0, 1]], [[0, 1]])),
+        ([1.0, None, 0.0], [1], BARS, (), ("0", "1"), ([[0, 1], [0, 0], [1, 0]], [[0, 1]])),  # as beside a gap
         (MARKS, [[0, 0, 1]], {"label_names": "a,b,c"}, (), ("a", "b", "c"), (MARKS, [[0, 0, 1]])),
         ([["0"], ["1", "0"]], [["1"]], {"label_names": "0,1"}, (), ("0", "1"), ([[1, 0], [1, 1]], [[0, 1]])),
         (["x", " x", "y"], ["y "], {}, (), ("x", "y"), ([0, 0, 1], [1])),
@@ -99,6 +100,8 @@ def test_labels_are_numbered_from_the_training_split(train, test, options, known
     data = prepare(tables, Options(validation_share=0, **options), Known(label_names=known))
     assert (data.labels.names, data.labels.num_labels) == (names, len(names or [1]))
     assert tuple(data.splits[split]["labels"][:] for split in ("train", "test")) == numbers
+    blank = sum(not any(row) for row in numbers[0]) if isinstance(numbers[0][0], list) else 0
+    assert (f", {blank} with no label; test" in data.summary.line) == (blank > 0)
     single_type = ONE if names else "regression"
     assert data.labels.problem_type == (SEVERAL if isinstance(numbers[0][0], list) else single_type)
 
