@@ -262,6 +262,11 @@ def one_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def name_in_memory(label: Any) -> str:
+    """The name of a label in memory: as of a file, but blanks at its ends belong to it."""
+    return one_form(written(label))
+
+
 def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str]) -> str:
     """A label's name: of a known one its own, of another as it is written, or as a whole number is."""
     spelling = one_form(str(item).strip())
