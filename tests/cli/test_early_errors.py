@@ -64,6 +64,7 @@ OPTIONS = [
     ([*TRAIN, "--seed", "a"], "Invalid value for '--seed': "),
     ([*TRAIN, "--set", "weight_decay"], "--set 'weight_decay' assigns nothing."),
     (["evaluate", "model"], "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
+    (["predict", "model", "-"], "'-' would be a text. Standard input is read by --data '-' --format 'txt', or of"),
     (["predict", "model", "text", "--backend", "tensorrt"], "'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
     (["train", "-o"], "Option '-o' requires an argument. `hf-posenc --help` lists"),
     (["--foo"], "No such option: --foo. `hf-posenc --help` lists what there is."),
