@@ -103,7 +103,8 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         split: _usable_rows(split, table, texts[split], numbers[split], labels, options)
         for split, table in used.items()
     }
-    facts = [columns.sentence(first.names), labels.sentence()]
+    keeps_order = options.named_labels and options.named_labels != labels.names == known.label_names
+    facts = [columns.sentence(first.names), labels.sentence() + ", in the model's order" * bool(keeps_order)]
     for split, part in parts.items():
         left_out, unlabelled = len(tables[split]) - len(part), _without_a_label(part, labels)
         fact = f"{split} {tables[split].summary}{f', {left_out:,} left out' if left_out else ''}"

@@ -99,8 +99,7 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
     folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
     if folder.exists() or name == "-":
         refuse_given(options, ("data_config",), f"is of a data set on the Hub, and {spell('data', name)} is here")
-    is_named = options.format is not None or kind_of(folder) in KINDS
-    if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
+    if name == "-" or folder.is_file() or (kind_of(folder) in KINDS and not folder.is_dir()):
         return {"train": name}
     is_saved = any((folder / file).exists() for file in ("dataset_dict.json", "dataset_info.json"))
     if folder.is_dir() and not is_saved:
@@ -110,7 +109,8 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
 
 def _data_set(name: str, folder: Path | None, options: Options) -> Mapping[str, Dataset]:
     """The splits of a data set that was saved into a folder, or of one on the Hub."""
-    refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, {spell('data', name)} is none")
+    of_text = ("delimiter", "quoting", "encoding")
+    refuse_given(options, (*of_text, "format"), f"is for files of text, {spell('data', name)} is none")
     check_local("data", name)
     with readable(spell("data", name), "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_dataset(name, options.data_config) if folder is None else load_from_disk(str(folder))

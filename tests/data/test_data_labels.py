@@ -240,6 +240,10 @@ def test_a_known_label_keeps_its_unicode_form(tmp_path, written, known):
     for options, names in (({}, order), ({"label_names": f"tee,{known}"}, ())):
         trained = prepare(read(given := Options(data=data, validation_share=0, **options)), given, Known(None, names))
         assert (trained.labels.names, trained.splits["train"]["labels"][:]) == (order, [1, 0] * 2)
+        assert "in the model's order" not in trained.summary.line
+    other = Options(data=data, validation_share=0, label_names=f"{known},tee")
+    line = prepare(read(other), other, Known(None, order)).summary.line
+    assert f"2 labels (tee, {known}), in the model's order; " in line
     for options, names in (({}, order), ({"label_names": f"tee,{known}"}, ("LABEL_0", "LABEL_1"))):
         given = Options(data=data, **options)
         scored = prepare({"test": read(given)["train"]}, given, Known(None, names, ONE))
