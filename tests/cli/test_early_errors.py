@@ -136,6 +136,8 @@ OTHERS = [
     ([*PREDICT, "mine.csv", "-o", "out.tsv"], "names no format that is written. End it in .csv, .jsonl, .parquet."),
     ([*PREDICT, "mine.csv", "-o", "mine.csv"], "--output 'mine.csv' would be a file of the data that is"),
     ([*PREDICT, "splits", "-o", "splits/test.csv"], "--output 'splits/test.csv' would be a file of the data that is"),
+    ([*PREDICT, "mine.csv", "-o", "file/new/out.csv"], "--output 'file/new/out.csv' can't be written: "),
+    (["evaluate", "model", "--data", "mine.csv", "--errors", "file/a.csv"], "--errors 'file/a.csv' can't be written: "),
     ([*PREDICT, "dicts.jsonl"], "Column 'text' holds {'a': 1} in line 1, which is no text"),
     ([*PREDICT, "deep.jsonl", "-o", "out.parquet"], "'out.parquet' can't be written: Cannot write struct"),
     ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: No such file"),
