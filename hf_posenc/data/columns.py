@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 from typing import Any
 
 from ..errors import UserError, spell
@@ -86,7 +87,7 @@ class Columns:
 
 def _is_text(cell: Any) -> bool:
     """True for a cell that is a text, a number, which is written as one, or missing."""
-    return isinstance(cell, str | int | float | None)
+    return isinstance(cell, str | Real | None)
 
 
 def spelt(names: Sequence[str]) -> str:

@@ -152,7 +152,7 @@ def _labelled(
     spelt = set[str]() if "train" in splits else {*trained}
     for split in sorted(splits, key=lambda split: split != "train"):
         table = splits[split]
-        if split == "test" and not set(columns.labels) <= set(table.names):
+        if split == "test" and not set(columns.labels) & set(table.names):
             continue
         column = _read(table, columns, split, options, spelt, trained)
         missing = [row for row, names in enumerate(column.rows) if names is None]
@@ -451,10 +451,8 @@ def _refuse_unknown(labels: Labels, column: _Column) -> None:
         return
     spelt = listed([f"{name!r} ({column.table.places(rows)})" for name, rows in unknown.items()])
     first = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
-    raise UserError(
-        f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these, or say what 0, 1, ... "
-        f"mean with {spell('label_names')}."
-    )
+    numbered = "" if column.known else f", or say what 0, 1, ... mean with {spell('label_names')}"
+    raise UserError(f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these{numbered}.")
 
 
 def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:

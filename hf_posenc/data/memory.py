@@ -93,6 +93,8 @@ def values_in_memory(given: Any) -> list[Any]:
     for method in ("to_pylist", "to_list"):  # pyarrow; pandas and polars
         if hasattr(given, method):
             return list(getattr(given, method)())
+    if isinstance(given, np.ndarray) and given.ndim:
+        return list(given.tolist())  # Python's numbers
     try:
         return list(given)
     except TypeError:

@@ -128,7 +128,12 @@ def test_declared_labels_that_differ_by_a_blank_are_two():
         ([1, 0, -1], {"skip_missing": True}, ("neg", "pos", "neutral"), [1, 0]),  # -1: unlabelled, as in GLUE
         ([1, 0], {"label_names": "pos,neutral,neg"}, ("pos", "neutral", "neg"), [0, 2]),
         ([[1], [0]], {}, ("neg", "pos", "neutral"), [[0, 1, 0], [1, 0, 0]]),
-        ([1, 0], {"label_names": "no,yes"}, "unknown labels: 'pos' (row 0); 'neg' (row 1). Known are 'no', 'yes'", []),
+        (
+            [1, 0],
+            {"label_names": "no,yes"},
+            "unknown labels: 'pos' (row 0); 'neg' (row 1). Known are 'no', 'yes'. Write these.",
+            [],
+        ),
         ([1, -1], {}, "Missing label in the train data: row 1 has none", []),
     ],
 )

@@ -201,6 +201,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (labels([["a"], None, ["b"]]), {}, "Missing label in the train data: line 2 has none"),
     (labels([0.5, float("nan")]), {}, "Missing label in the train data: line 2 has none"),
     (labels([None, None]), {"skip_missing": True}, "label in the train data: line 1 has none .* (2 rows in all)"),
+    (labels([None, None]), {"skip_missing": True}, "(2 rows in all). Fill it in, or name another column."),
+    (
+        {"a.csv": "text,a,b\nx,1,0\ny,0,1\n", "test.csv": "text,a,B\nx,1,0\n"},
+        {"label_column": "a,b"},
+        "The test data has no column 'b'. It has 'text', 'a', 'B': name one with --label-column",
+    ),
     (BLANK, {"label_column": "a,b"}, "--label-column names several columns of 0 and 1: column 'a' has '?' in line 5"),
     # labels
     (labels(["a", "b"], ["a", "z"]), {}, "test data has unknown labels: 'z' (line 2). Known are 'a', 'b'. Write these"),
