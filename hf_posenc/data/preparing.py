@@ -106,9 +106,9 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
     keeps_order = options.named_labels and options.named_labels != labels.names == known.label_names
     facts = [columns.sentence(first.names), labels.sentence() + ", in the model's order" * bool(keeps_order)]
     for split, part in parts.items():
-        left_out, unlabelled = len(tables[split]) - len(part), _without_a_label(part, labels)
-        fact = f"{split} {tables[split].summary}{f', {left_out:,} left out' if left_out else ''}"
-        facts.append(f"{fact}{f', {unlabelled:,} with no label' if unlabelled else ''}")
+        counts = {"left out": len(tables[split]) - len(part), "with no label": _without_a_label(part, labels)}
+        said = [f", {count:,} {what}" for what, count in counts.items() if count]
+        facts.append(f"{split} {tables[split].summary}{''.join(said)}")
     doubts = ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."] * is_unscored
     trained = known.trained_on
     if trains:

@@ -22,9 +22,10 @@ from ..checkpoints.loading import CLASSIFIER, input_length, knowledge, load_mode
 from ..checkpoints.opening import open_checkpoint
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..data.columns import is_absent, notes_of
+from ..data.labels import Labels
 from ..data.preparing import Known, labels_of, prepare, texts_of
 from ..data.sources import read_split
-from ..data.tables import LINE, take_rows
+from ..data.tables import LINE, Table, take_rows
 from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..inference.backends import fastest_backend, open_backend
@@ -282,12 +283,7 @@ def score_checkpoint(
     differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     if errors is not None:
-        names, lines = prepared.labels.names, part[LINE][wrong] if wrong else []
-        row_of = {line: row for row, line in enumerate(table.numbers)}
-        rows = take_rows(table.rows, [row_of[line] for line in lines])
-        answers = answers_from_logits(logits[wrong], names, kind)
-        located = ({"line": line, **answer} for line, answer in zip(lines, answers, strict=True))
-        write_answers(errors, rows, located, names)
+        _write_wrong(errors, table, part[LINE][wrong] if wrong else [], logits[wrong], prepared.labels)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     notes, doubts = remarks_on_long(long.values(), classifier.tokenizer, asked.windows)
     return Evaluation(
@@ -299,6 +295,15 @@ def score_checkpoint(
         notes=[prepared.summary.line, *notes],
         doubts=[*prepared.summary.doubts, *doubts],
     )
+
+
+def _write_wrong(path: str, table: Table, lines: list[int], logits: np.ndarray, labels: Labels) -> None:
+    """Writes the rows of these lines, with all columns as they were read, and `line` and the answer beside them."""
+    row_of = {line: row for row, line in enumerate(table.numbers)}
+    rows = take_rows(table.rows, [row_of[line] for line in lines])
+    answers = answers_from_logits(logits, labels.names, labels.problem_type)
+    located = ({"line": line, **answer} for line, answer in zip(lines, answers, strict=True))
+    write_answers(path, rows, located, labels.names)
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")

@@ -77,6 +77,7 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
         ([1, 2], [2], BARS, (), ("1", "2"), ([[1, 0], [0, 1]], [[0, 1]])),
         ([1.0, None, 0.0], [1], BARS, (), ("0", "1"), ([[0, 1], [0, 0], [1, 0]], [[0, 1]])),  # as beside a gap
         (MARKS, [[0, 0, 1]], {"label_names": "a,b,c"}, (), ("a", "b", "c"), (MARKS, [[0, 0, 1]])),
+        ([[0, 1], [2]], [[0, 1]], {}, (), ("0", "1", "2"), ([[1, 1, 0], [0, 0, 1]], [[1, 1, 0]])),  # no marks
         ([["0"], ["1", "0"]], [["1"]], {"label_names": "0,1"}, (), ("0", "1"), ([[1, 0], [1, 1]], [[0, 1]])),
         (["x", " x", "y"], ["y "], {}, (), ("x", "y"), ([0, 0, 1], [1])),
         ([0.5, 1.5], [1, 2], {}, (), (), ([0.5, 1.5], [1, 2])),
@@ -200,6 +201,9 @@ def test_one_hot_columns_are_labels(tmp_path):
             r"has \['a'\] in column 'label', .* is single_label_classification: write one",
         ),
         (ONE, ["a", "b"], [0.5], None, "has unknown labels: '0.5' .line 1.. Known are 'a', 'b'"),
+        (SEVERAL, ["0", "1", "2"], [[0, 1]], None, [[1, 1, 0]]),
+        (SEVERAL, ["a", "b"], [[0, 1]], "a,b", [[0, 1]]),
+        (SEVERAL, ["a", "b"], [[0, 1]], None, "holds lists of 2 numbers 0 and 1, such as .0, 1.. If they mark labels"),
         (SEVERAL, ["a", "b"], ["a"], None, "problem type is multi_label_classification: write lists of labels, cells"),
     ],
 )
