@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from datasets import Dataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, readable, spell
 from ..options import Options, refuse_given
-from .reading import KINDS, Dialect, kind_of, read_file
+from .reading import DELIMITERS, KINDS, Dialect, kind_of, read_file
 from .tables import Table, as_table
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,16 @@ def read(options: Options) -> dict[str, Table]:
     _refuse_one_for_both(chosen["validation"], chosen["test"], options)
     if unused := [name for name, rows in splits.items() if rows not in named.values()]:
         logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
-    return {split: _table(rows, split, options) for split, rows in named.items()}
+    kinds = {kind_of(Path(rows)) for rows in named.values() if isinstance(rows, str)}
+    return {split: _table(rows, split, _for_file(rows, kinds, options)) for split, rows in named.items()}
+
+
+def _for_file(rows: Dataset | str, kinds: set[str], options: Options) -> Options:
+    """The options without those of delimited files, for a file of another kind beside such files."""
+    is_other = isinstance(rows, str) and kind_of(Path(rows)) not in DELIMITERS
+    if is_other and options.format is None and kinds & DELIMITERS.keys():
+        return replace(options, delimiter=None, quoting=None)
+    return options
 
 
 def _refuse_one_for_both(validation: Dataset | str | None, test: Dataset | str | None, options: Options) -> None:
