@@ -348,7 +348,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if several:
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
-            values = [np.flatnonzero(row).tolist() for row in labels]
+            values: list[Any] = [np.flatnonzero(row).tolist() for row in labels]
         else:
             self.classes_, values = _classes(column_or_1d(labels, warn=True))
         classes = ClassLabel(names=list(map(name_in_memory, self.classes_.tolist())))
