@@ -457,6 +457,10 @@ def test_a_time_that_python_has_no_value_for_is_kept_or_refused(run, checkpoint,
         assert got == code, err
         assert ("Write .parquet, which keeps it" in err) == (code == 2)
     assert not (tmp_path / "out.jsonl").exists()
+    days = pa.table({"text": ["who saw karla"], "when": pa.array([6_585_000], pa.date32())})
+    pq.write_table(days, tmp_path / "in.parquet")
+    with pytest.raises(UserError, match="The input can't be read: year 19999 is out of range. .*parquet` keeps it"):
+        hf_posenc.predict(checkpoint, data=tmp_path / "in.parquet")
 
 
 def test_every_json_that_is_written_is_without_nan(tmp_path):
