@@ -67,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     source, output, started = Path(options.input).resolve(), Path(options.output).resolve(), time.time()
     options.checkpoint = str(Path(options.checkpoint).resolve())  # an actor works in another folder
-    if not source.exists() or (source.suffix or ".parquet") not in READERS:
+    if not source.exists() or kind_of(source) not in READERS:
         raise UserError(f"--input {options.input!r} can't be read. Give a folder, or a {', '.join(READERS)} file.")
     check = partial(OutputFolder.refuse_taken, way_out="empty it")
     with output_folder(output, check=check) as folder:
@@ -76,6 +76,11 @@ def main() -> None:
     print(f"{count:,} rows of {options.input} are in {output}: {options.actors} actors, {options.backend}, {seconds}")
     for doubt in doubts:
         print(f"Warning: {doubt}")
+
+
+def kind_of(source: Path) -> str:
+    """The suffix that says how a file is read, of a folder that of the files in it."""
+    return ".parquet" if source.is_dir() else source.suffix
 
 
 def columns_of(trained: Columns | None, named: list[str] | None) -> Columns:
@@ -99,7 +104,7 @@ def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> tu
     local = {"num_cpus": options.actors + 1, "include_dashboard": False, "object_store_memory": 2**29}
     ray.init(options.address, **(local | {"_node_ip_address": "127.0.0.1"} if options.address == "local" else {}))
     ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
-    rows = READERS[source.suffix or ".parquet"](str(source))
+    rows = READERS[kind_of(source)](str(source))
     kinds = dict(zip(rows.schema().names, rows.schema().types, strict=True))
     for name in options.columns.text:
         if name not in kinds or pa.types.is_nested(kinds[name]):

@@ -3,8 +3,6 @@
 
     python examples/run_classification.py --train_file mine.csv --tokenizer FOLDER --learning_rate 1e-3 --output_dir new
     python examples/run_classification.py --dataset_name fancyzhx/ag_news --model minilm-rope --output_dir tuned
-    accelerate launch --multi_gpu --num_processes 2 examples/run_classification.py ...
-
 All of TrainingArguments are options too (--help), such as --bf16 and --resume_from_checkpoint new/checkpoint-500.
 """
 
@@ -35,20 +33,19 @@ class Arguments:
 
 
 def read(args):
-    """The rows to train and to validate on, and the names of the labels, in order, by what the label column holds."""
+    """The rows to train and to validate on, and the names of the training file's labels, by what their column holds."""
     files = {split: file for split, file in (("train", args.train_file), ("validation", args.validation_file)) if file}
     source = {"csv": "csv", "parquet": "parquet"}.get(str(args.train_file).rpartition(".")[2], "json")
     used = [*args.text_columns, args.label_column]
     as_written = {"converters": dict.fromkeys(used, str), "na_filter": False} if source == "csv" else {}  # 01 stays 01
     data = load_dataset(args.dataset_name or source, data_files=files or None, **as_written).select_columns(used)
-    if "validation" not in data:
-        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
-    if isinstance(kind := data["train"].features[args.label_column], ClassLabel):
-        return data["train"], data["validation"], dict(enumerate(kind.names))
-    # The training rows number the labels of both splits; `class_encode_column` would number each split on its own.
     labels = set(data["train"].unique(args.label_column)) - {None, ""}
     labels = sorted(labels, key=lambda label: (str(label).removeprefix("-").isdecimal() and int(label), str(label)))
-    return data["train"], data["validation"], {label: str(label) for label in labels}
+    kind = data["train"].features[args.label_column]
+    names = dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else {label: str(label) for label in labels}
+    if "validation" not in data:
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
+    return data["train"], data["validation"], names
 
 
 def main():
@@ -61,16 +58,19 @@ def main():
     if (named := args.tokenizer or args.model) is None:
         raise SystemExit("Name the tokenizer of a new encoder: --tokenizer google-bert/bert-base-uncased, or a folder.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(named)
+        tokenizer = AutoTokenizer.from_pretrained(named, model_max_length=args.max_length)
     except OSError as error:
         raise SystemExit(f"No tokenizer {named!r} in a folder or, if that can be reached, on the Hub.") from error
     train, validation, names = read(args)
-    numbers = {name: number for number, name in enumerate(names.values())}
+    known = PosEncConfig.get_config_dict(args.model)[0].get("label2id", {}) if args.model else {}
+    order = sorted(names.values(), key=lambda name: known.get(name, len(known)))  # as --model has them
+    numbers = {name: number for number, name in enumerate(order)}
     head = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
     torch.manual_seed(training.seed)
     # Dropout on attention keeps S x S numbers a head on a CPU; on a new encoder's states it hides equal words.
     if args.model:
-        model = AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
+        head |= {"attention_probs_dropout_prob": 0.0, "ignore_mismatched_sizes": True}
+        model = AutoModelForSequenceClassification.from_pretrained(args.model, **head)
         (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
     else:
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
@@ -84,7 +84,7 @@ def main():
     def encode(batch):
         if unknown := set(batch[args.label_column]) - names.keys():
             raise ValueError(f"The label {unknown.pop()!r} is none of the training rows: {', '.join(numbers)}.")
-        encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True, max_length=args.max_length)
+        encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True)
         return {**encoded, "labels": [numbers[names[label]] for label in batch[args.label_column]]}
 
     trainer = Trainer(

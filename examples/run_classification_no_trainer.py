@@ -5,7 +5,6 @@
         --output_dir runs/new
     accelerate launch --multi_gpu --num_processes 2 examples/run_classification_no_trainer.py \
         --dataset_name fancyzhx/ag_news --model minilm-rope --mixed_precision bf16 --output_dir runs/tuned
-
 --resume_from_checkpoint runs/new/checkpoint-2 goes on after the second epoch. --help lists all options.
 """
 
@@ -51,20 +50,19 @@ class Arguments:
 
 
 def read(args):
-    """The rows to train and to validate on, and the names of the labels, in order, by what the label column holds."""
+    """The rows to train and to validate on, and the names of the training file's labels, by what their column holds."""
     files = {split: file for split, file in (("train", args.train_file), ("validation", args.validation_file)) if file}
     source = {"csv": "csv", "parquet": "parquet"}.get(str(args.train_file).rpartition(".")[2], "json")
     used = [*args.text_columns, args.label_column]
     as_written = {"converters": dict.fromkeys(used, str), "na_filter": False} if source == "csv" else {}  # 01 stays 01
     data = load_dataset(args.dataset_name or source, data_files=files or None, **as_written).select_columns(used)
-    if "validation" not in data:
-        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
-    if isinstance(kind := data["train"].features[args.label_column], ClassLabel):
-        return data["train"], data["validation"], dict(enumerate(kind.names))
-    # The training rows number the labels of both splits; `class_encode_column` would number each split on its own.
     labels = set(data["train"].unique(args.label_column)) - {None, ""}
     labels = sorted(labels, key=lambda label: (str(label).removeprefix("-").isdecimal() and int(label), str(label)))
-    return data["train"], data["validation"], {label: str(label) for label in labels}
+    kind = data["train"].features[args.label_column]
+    names = dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else {label: str(label) for label in labels}
+    if "validation" not in data:
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
+    return data["train"], data["validation"], names
 
 
 def make_model(args, tokenizer, numbers):
@@ -72,7 +70,8 @@ def make_model(args, tokenizer, numbers):
     head = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
     # Dropout on attention keeps S x S numbers a head on a CPU; on a new encoder's states it hides equal words.
     if args.model:
-        return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
+        head |= {"attention_probs_dropout_prob": 0.0, "ignore_mismatched_sizes": True}
+        return AutoModelForSequenceClassification.from_pretrained(args.model, **head)
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
     sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
     return PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **head))
@@ -99,28 +98,29 @@ def main():
     if (named := args.tokenizer or args.model) is None:
         raise SystemExit("Name the tokenizer of a new encoder: --tokenizer google-bert/bert-base-uncased, or a folder.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(named)
+        tokenizer = AutoTokenizer.from_pretrained(named, model_max_length=args.max_length)
     except OSError as error:
         raise SystemExit(f"No tokenizer {named!r} in a folder or, if that can be reached, on the Hub.") from error
     train, validation, names = read(args)
-    numbers = {name: number for number, name in enumerate(names.values())}
+    known = PosEncConfig.get_config_dict(args.model)[0].get("label2id", {}) if args.model else {}
+    order = sorted(names.values(), key=lambda name: known.get(name, len(known)))  # as --model has them
+    numbers = {name: number for number, name in enumerate(order)}
 
     def encode(batch):
         if unknown := set(batch[args.label_column]) - names.keys():
             raise ValueError(f"The label {unknown.pop()!r} is none of the training rows: {', '.join(numbers)}.")
-        encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True, max_length=args.max_length)
+        encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True)
         return {**encoded, "labels": [numbers[names[label]] for label in batch[args.label_column]]}
 
-    def load(rows, shuffle):
+    def load(rows, mixed):
         rows = rows.map(encode, batched=True, remove_columns=rows.column_names)
-        pad = DataCollatorWithPadding(tokenizer)
-        return DataLoader(rows, args.per_device_train_batch_size, shuffle, collate_fn=pad)
+        return DataLoader(rows, args.per_device_train_batch_size, mixed, collate_fn=DataCollatorWithPadding(tokenizer))
 
     model = make_model(args, tokenizer, numbers)
     (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
     optimizer = torch.optim.AdamW(model.parameters(), args.learning_rate, weight_decay=0.0, fused=True)
     scale_position_learning_rates(optimizer, model)  # biases on logits need more than the rest
-    loaders = load(train, shuffle=True), load(validation, shuffle=False)
+    loaders = load(train, mixed=True), load(validation, mixed=False)
     model, optimizer, batches, held_out = accelerator.prepare(model, optimizer, *loaders)
     steps_per_epoch = math.ceil(len(batches) / args.gradient_accumulation_steps)
     steps = steps_per_epoch * args.num_train_epochs

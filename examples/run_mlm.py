@@ -77,7 +77,7 @@ def main():
     set_seed(training.seed)
     data = read(args)
     if args.model is not None:
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        tokenizer = AutoTokenizer.from_pretrained(args.model, model_max_length=args.max_length)
         # No dropout on attention probabilities: a CPU would keep all S x S of them for each head.
         model = AutoModelForMaskedLM.from_pretrained(args.model, attention_probs_dropout_prob=0.0)
         (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
@@ -90,7 +90,7 @@ def main():
         model = PosEncForMaskedLM(PosEncConfig.from_size(args.size, **sizes))
 
     def tokenize(batch):
-        return tokenizer(batch[args.text_column], truncation=True, max_length=args.max_length)
+        return tokenizer(batch[args.text_column], truncation=True)
 
     data = data.map(tokenize, batched=True, remove_columns=data["train"].column_names)
     # Training batches are masked anew each time. The collator's generator is its own, seeded: models of two schemes

@@ -10,7 +10,7 @@ A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from datasets import ClassLabel, List, load_dataset
+from datasets import ClassLabel, load_dataset
 from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -21,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from hf_posenc import scale_position_learning_rates
+from hf_posenc import PosEncConfig, scale_position_learning_rates
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Arguments:
 
 
 def read(args):
-    """The rows, train and validation, with labels as numbers, and the names of the labels, in order."""
+    """The rows, train and validation, and the names of the labels by what their column holds."""
     files = {"train": args.train_file} | ({"validation": args.validation_file} if args.validation_file else {})
     data = load_dataset(args.dataset_name) if args.dataset_name else load_dataset("json", data_files=files)
     if "validation" not in data:
@@ -43,10 +43,8 @@ def read(args):
     if "ner_tags" in data["train"].features:
         data = data.rename_column("ner_tags", "labels")
     kind = data["train"].features["labels"].feature
-    if not isinstance(kind, ClassLabel):
-        kind = ClassLabel(names=sorted({label for labels in data["train"]["labels"] for label in labels}))
-        data = data.cast_column("labels", List(kind))
-    return data, kind.names
+    names = sorted({label for labels in data["train"]["labels"] for label in labels})
+    return data, dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else {name: name for name in names}
 
 
 def entities(labels):
@@ -81,21 +79,23 @@ def main():
     parser.set_defaults(load_best_model_at_end=True, metric_for_best_model="f1", save_total_limit=1)
     args, training = parser.parse_args_into_dataclasses()
     set_seed(training.seed)
-    data, names = read(args)
+    data, held = read(args)
     tokenizer = AutoTokenizer.from_pretrained(args.model, add_prefix_space=True)  # so that byte-level ones take words
-    ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    # No dropout on attention probabilities: a CPU would keep all S x S of them for each head.
-    model = AutoModelForTokenClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **ids)
+    known = PosEncConfig.get_config_dict(args.model)[0].get("label2id", {})
+    names = sorted(held.values(), key=lambda name: known.get(name, len(known)))  # as the head has them
+    ids = {name: number for number, name in enumerate(names)}
+    head = {"id2label": dict(enumerate(names)), "label2id": ids, "attention_probs_dropout_prob": 0.0}  # of S x S
+    model = AutoModelForTokenClassification.from_pretrained(args.model, ignore_mismatched_sizes=True, **head)
     (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
 
     def tokenize(batch):
         encoded, aligned, read = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), [], []
-        for row, labels in enumerate(batch["labels"]):
+        for row, labels in enumerate(whole := [[ids[held[label]] for label in labels] for labels in batch["labels"]]):
             # The first piece of a word has its label; others, and special tokens, have -100, which isn't counted.
             pieces = list(pairwise([None, *encoded.word_ids(row)]))
             aligned.append([-100 if word in (None, last) else labels[word] for last, word in pieces])
             read.append([word for last, word in pieces if word not in (None, last)])
-        return {**encoded, "labels": aligned, "whole": batch["labels"], "read": read}
+        return {**encoded, "labels": aligned, "whole": whole, "read": read}
 
     data = data.map(tokenize, batched=True, remove_columns=data["train"].column_names)
     cut = {split: sum(map(len, rows["whole"])) - sum(map(len, rows["read"])) for split, rows in data.items()}

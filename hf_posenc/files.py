@@ -53,11 +53,12 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
     It may be made a folder, if there is none at `path`. Makes the folder above.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name[:40]}-", suffix=WRITING, dir=path.parent) as folder:
-        yield Path(folder) / path.name
-        os.replace(Path(folder) / path.name, path)
+    name = Path(path).name
+    target = Path(os.path.realpath(path))  # a link stays one
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name[:40]}-", suffix=WRITING, dir=target.parent) as folder:
+        yield Path(folder) / name
+        os.replace(Path(folder) / name, target)
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -17,7 +17,7 @@ OF_TRAINING = {
     "output": "--output=~/new",
     "data": "--data=~/d.csv",
     "validation": "--validation=~/e.csv",
-    "test": "--test=~/e.csv",
+    "test": "--test=~/f.csv",
     "pretrained": "--pretrained=~/model",
     "tokenizer": "--tokenizer=~/model",
     "scheme_file": "--scheme-file=~/mine.py",
@@ -117,7 +117,7 @@ def home(tmp_path, monkeypatch) -> Path:
     """The home folder, with what the calls need; the working folder is another, in which nothing may appear."""
     folder = tmp_path / "home"
     folder.mkdir()
-    for name in ("d", "e"):
+    for name in ("d", "e", "f"):
         rows = "".join(f"a good film {name}{number},g\na bad film {name}{number},b\n" for number in range(20))
         (folder / f"{name}.csv").write_text(f"text,label\n{rows}")
     tiny_classifier(folder / "model", [(folder / "d.csv").read_text()], ("b", "g"))

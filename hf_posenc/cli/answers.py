@@ -58,13 +58,16 @@ def predict(
     revision: shared.RevisionOption = None,
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
-    """Label texts, a pair, a file or standard input (-): labels with probabilities, or numbers.
+    """Label texts, a pair, a file or standard input (--data -): labels with probabilities, or numbers.
 
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning.
     """
     if output is not None and as_json:
         raise UserError(f"prints the answers, {spell('output')} writes them to a file. Give one.", parameter="as_json")
+    if texts == ["-"]:
+        stdin = f"{spell('data', '-')} {spell('format', 'txt')}"
+        raise UserError(f"'-' would be a text. Standard input is read by {stdin}, or of another format.")
     output = expanded(output)
     with loading():
         from tqdm import tqdm
@@ -126,10 +129,12 @@ def _print_table(inputs: list[tuple[str, ...]], answers: list[dict[str, Any]]) -
 def _table_cell(value: Any) -> str:
     """A part of any answer, as the table shows it."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
+        return ", ".join(f"{name} {_table_cell(number)}" for name, number in value.items())
     if isinstance(value, list):
         return ", ".join(value) or "(none)"
-    return value if isinstance(value, str) else f"{value:.4g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}" if abs(value) < 1 else f"{value:.7g}"  # as float32 holds a number
 
 
 @app.command()
@@ -159,6 +164,7 @@ def evaluate(
         from hf_posenc.finetuning.prediction import Asked, score_checkpoint
         from hf_posenc.inference.windows import Windows
         from hf_posenc.training.classes import class_tables
+        from hf_posenc.training.report import digits
 
     asked = Asked(batch_size=batch_size, windows=Windows.of(windows, stride))
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
@@ -179,5 +185,5 @@ def evaluate(
     else:
         print(f"{data}: {scores.examples:,} examples")
         for name, value in scores.metrics.items():
-            print(f"{name:<20}{value:>10.4f}")
+            print(f"{name:<20}{digits(value):>10}")
         Console().print(Markdown(class_tables("data", scores.classes, scores.confusion, "--json")))

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 from typing import Any
 
 from ..errors import UserError, spell
@@ -66,7 +67,7 @@ class Columns:
                 what = f"{cells[odd[0]]!r:.60} in {table.where(odd[0])}, which is no text"
                 another = spell("text_column")
                 raise UserError(f"Column {name!r} holds {what}. Write a string, or name another {another}.")
-            columns.append(list(map(_written, cells)))
+            columns.append(list(map(written, cells)))
         if self.separator is not None:
             return ([self.joined(cells) for cells in zip(*columns, strict=True)],)
         return tuple(columns)
@@ -86,7 +87,7 @@ class Columns:
 
 def _is_text(cell: Any) -> bool:
     """True for a cell that is a text, a number, which is written as one, or missing."""
-    return isinstance(cell, str | int | float | None)
+    return isinstance(cell, str | Real | None)
 
 
 def spelt(names: Sequence[str]) -> str:
@@ -111,7 +112,7 @@ def is_missing(cell: Any) -> bool:
     return is_absent(cell) or (isinstance(cell, str) and not cell.strip())
 
 
-def _written(cell: Any) -> str:
+def written(cell: Any) -> str:
     """A cell as text; an empty one if it is missing. Beside gaps whole numbers of a table are real ones."""
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
         return str(int(cell))
@@ -316,7 +317,7 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
         texts = [texts[name] for name in columns_of_input(texts, known)]
     if odd := [cell for cell in texts if not (_is_text(cell) or is_absent(cell))]:
         raise UserError(f"{odd[0]!r:.60} is no text. Give a string.")
-    cells = list(map(_written, texts))
+    cells = list(map(written, texts))
     if known is not None and known.separator is not None and len(cells) == len(known.text):
         return (known.joined(cells),)
     if len(cells) > 2:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import UserError, spell
 from ..options import Options
-from .columns import Columns, is_missing, require_columns
+from .columns import Columns, is_missing, require_columns, written
 from .reading import DELIMITERS, Dialect
 from .tables import Table, listed
 
@@ -89,6 +89,7 @@ class _Column:
         is_list: whether a row has several.
         kind: how they are written: `words`, `whole` numbers, or `real` ones, of which one has a fraction.
         known: all labels, if the data set declares them or `label_names` does.
+        marks: how many each row has, of lists of 0 and 1; else 0.
     """
 
     name: str
@@ -98,6 +99,7 @@ class _Column:
     is_list: bool
     kind: str = "words"
     known: tuple[str, ...] | None = None
+    marks: int = 0
 
     @property
     def seen(self) -> set[str]:
@@ -150,11 +152,12 @@ def _labelled(
     """The labels of the splits that have any, those of training rows first: the others write theirs as these do."""
     labelled: list[_Column] = []
     spelt = set[str]() if "train" in splits else {*trained}
+    marks = None if "train" in splits else len(trained)
     for split in sorted(splits, key=lambda split: split != "train"):
         table = splits[split]
-        if split == "test" and not set(columns.labels) <= set(table.names):
+        if split == "test" and not set(columns.labels) & set(table.names):
             continue
-        column = _read(table, columns, split, options, spelt, trained)
+        column = _read(table, columns, split, options, spelt, trained, marks)
         missing = [row for row, names in enumerate(column.rows) if names is None]
         if split == "test" and len(missing) == len(table):
             continue
@@ -163,6 +166,7 @@ def _labelled(
         labelled.append(column)
         if split == "train":
             spelt = column.seen
+            marks = column.marks
     return labelled
 
 
@@ -170,9 +174,18 @@ def _labelled(
 
 
 def _read(
-    table: Table, columns: Columns, split: str, options: Options, spelt: set[str], trained: tuple[str, ...]
+    table: Table,
+    columns: Columns,
+    split: str,
+    options: Options,
+    spelt: set[str],
+    trained: tuple[str, ...],
+    marks: int | None,
 ) -> _Column:
-    """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
+    """The label column of a split; numbers that are among the labels `spelt` stay as they are written.
+
+    Lists of 0 and 1 are marks where they are of so many, as those of the training rows; None: these are read.
+    """
     name = columns.label
     require_columns(table, columns.labels, "label_column", split)
     if columns.one_hot:
@@ -183,7 +196,8 @@ def _read(
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     declared = table.classes(name)
-    if is_list and declared is None:
+    length = _marks_in(rows) if is_list and declared is None else 0
+    if length and marks in (None, length):
         rows = _names_of_marks(rows, options.named_labels, name)
     kind = _kind_of(list(chain.from_iterable(filter(None, rows))), is_numeric, f"Column {name!r} of the {split} data")
     if is_list and kind == "real" and columns.label_delimiter is None:
@@ -200,7 +214,7 @@ def _read(
         return item if item in exact else forms.get(spelling, spelling)
 
     names = [None if row is None else [*map(name_of, row)] for row in rows]
-    return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
+    return _Column(name, split, table, names, is_list, kind if known is None else "words", known, length)
 
 
 def _cells_of_labels(table: Table, name: str, delimiter: str | None, spelt: set[str]) -> tuple[list[Any], bool]:
@@ -232,7 +246,7 @@ def _parted(cells: list[Any], delimiter: str) -> list[Any]:
     """A list of labels for each cell, an empty one for none: none applies. Lists stay as they are."""
     if any(isinstance(cell, list) for cell in cells):
         return cells
-    parted = [str("" if cell is None else cell).split(delimiter) for cell in cells]
+    parted = [written(cell).split(delimiter) for cell in cells]
     return [[part for part in map(str.strip, parts) if part] for parts in parted]
 
 
@@ -262,6 +276,11 @@ def one_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def name_in_memory(label: Any) -> str:
+    """The name of a label in memory: as of a file, but blanks at its ends belong to it."""
+    return one_form(written(label))
+
+
 def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str]) -> str:
     """A label's name: of a known one its own, of another as it is written, or as a whole number is."""
     spelling = one_form(str(item).strip())
@@ -287,17 +306,22 @@ def _of_one_hot(table: Table, names: Sequence[str]) -> list[list[str] | None]:
     return rows
 
 
-def _names_of_marks(rows: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
-    """Lists that hold 0 and 1 alone and are equally long, of more than one item, as the names that they mark."""
+def _marks_in(rows: list[Any]) -> int:
+    """The length of lists that hold 0 and 1 alone and are equally long, of more than one item; 0: of others."""
     lists = [row for row in rows if row is not None]
     length = len(lists[0])
     if length < 2 or any(len(marks) != length for marks in lists):
-        return rows
-    if any(isinstance(item, str) or item not in (0, 1) for item in chain.from_iterable(lists)):
-        return rows
+        return 0
+    return 0 if any(isinstance(item, str) or item not in (0, 1) for item in chain.from_iterable(lists)) else length
+
+
+def _names_of_marks(rows: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
+    """Lists of 0 and 1 as the names that they mark."""
+    first = next(row for row in rows if row is not None)
+    length = len(first)
     if len(said) != length:
         raise UserError(
-            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {lists[0]}. If they mark labels, name "
+            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {first}. If they mark labels, name "
             f"these {length} in order: {spell('label_names', 'a,b,...')}; if they are labels, write strings."
         )
     return [None if row is None else list(compress(said, row)) for row in rows]
@@ -446,10 +470,8 @@ def _refuse_unknown(labels: Labels, column: _Column) -> None:
         return
     spelt = listed([f"{name!r} ({column.table.places(rows)})" for name, rows in unknown.items()])
     first = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
-    raise UserError(
-        f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these, or say what 0, 1, ... "
-        f"mean with {spell('label_names')}."
-    )
+    numbered = "" if column.known else f", or say what 0, 1, ... mean with {spell('label_names')}"
+    raise UserError(f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these{numbered}.")
 
 
 def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:

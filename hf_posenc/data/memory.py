@@ -93,6 +93,8 @@ def values_in_memory(given: Any) -> list[Any]:
     for method in ("to_pylist", "to_list"):  # pyarrow; pandas and polars
         if hasattr(given, method):
             return list(getattr(given, method)())
+    if isinstance(given, np.ndarray) and given.ndim:
+        return list(given.tolist())  # Python's numbers
     try:
         return list(given)
     except TypeError:
@@ -121,7 +123,8 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
 
     Args:
         given: strings, rows of strings, rows by column, or a table. Columns of texts are those of the model; to train
-            on, `text` and `text_pair`, else all; none where columns have no names.
+            on, `text` and `text_pair`, else all; none where columns have no names. Beside `text` alone there may be no
+            other strings to train on.
         known: the columns that the model was trained on. None: it is to be trained.
 
     Raises:
@@ -137,6 +140,8 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
             _check_keys(rows, _names_of_texts(list(frame), known))
     names = [] if frame is None else _names_of_texts(list(frame), known)
     if frame is not None:
+        if known is None and names == ["text"]:
+            _refuse_other_texts(frame)
         rows = list(zip(*(frame[name].tolist() for name in names), strict=True))
     if not rows:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
@@ -161,6 +166,14 @@ def _names_of_texts(columns: list[str], known: Columns | None) -> list[str]:
             f"X has {len(names)} columns: {', '.join(names[:9])}. Give one of texts, or two as a pair: X[['a', 'b']]."
         )
     return names
+
+
+def _refuse_other_texts(frame: pd.DataFrame) -> None:
+    """Refuses a column of strings beside `text`, which would be left out without a word."""
+    for name in frame.columns.drop("text"):
+        if any(isinstance(cell, str) for cell in frame[name]):
+            pair = f"X[['text', {name!r}]].rename(columns={{{name!r}: 'text_pair'}})"
+            raise UserError(f"X has {name!r} beside 'text'. Give the texts alone: X[['text']]; or a pair: {pair}.")
 
 
 def _checked_texts(rows: Sequence[Any], takes_numbers: bool) -> list[tuple[Any, ...]]:

@@ -103,10 +103,12 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
         split: _usable_rows(split, table, texts[split], numbers[split], labels, options)
         for split, table in used.items()
     }
-    facts = [columns.sentence(first.names), labels.sentence()]
+    keeps_order = options.named_labels and options.named_labels != labels.names == known.label_names
+    facts = [columns.sentence(first.names), labels.sentence() + ", in the model's order" * bool(keeps_order)]
     for split, part in parts.items():
-        left_out = len(tables[split]) - len(part)
-        facts.append(f"{split} {tables[split].summary}{f', {left_out:,} left out' if left_out else ''}")
+        counts = {"left out": len(tables[split]) - len(part), "with no label": _without_a_label(part, labels)}
+        said = [f", {count:,} {what}" for what, count in counts.items() if count]
+        facts.append(f"{split} {tables[split].summary}{''.join(said)}")
     doubts = ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."] * is_unscored
     trained = known.trained_on
     if trains:
@@ -123,14 +125,24 @@ def prepare(tables: Mapping[str, Table], options: Options, known: Known | None =
     return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts), trained)
 
 
+def _without_a_label(part: Dataset, labels: Labels) -> int:
+    """The number of rows to which none of several labels applies."""
+    if labels.problem_type != "multi_label_classification":
+        return 0
+    return sum(not any(row) for row in labels_of(part) or ())
+
+
 def _shared_with(trained: Collection[int], parts: Mapping[str, Dataset]) -> list[str]:
-    """A sentence on each split to score on that has texts of these marks."""
+    """A sentence on each split to score on that has texts of these marks, and on a test that has validation texts."""
+    chosen_by = {*parts["validation"][_MARK][:]} if "validation" in parts else set()
+    others = {"validation": {"training": trained}, "test": {"training": trained, "validation": chosen_by - {*trained}}}
     doubts = []
     for split in (name for name in parts if name != "train"):
         marks = parts[split][_MARK][:]
-        if shared := sum(mark in trained for mark in marks):
-            what = f"{shared:,} of {counted(len(marks), f'{split} text')}"
-            doubts.append(f"{what} also in the training data: scores on them say little.")
+        for other, known in others[split].items():
+            if shared := sum(mark in known for mark in marks):
+                what = f"{shared:,} of {counted(len(marks), f'{split} text')}"
+                doubts.append(f"{what} also in the {other} data: scores on them say little.")
     return doubts
 
 

@@ -9,6 +9,7 @@ A .csv is separated by commas and its quotes enclose cells; a .tsv is separated 
 lines is taken only where every cell of the file is in quotes, or where `quoting` is csv.
 """
 
+import contextlib
 import csv
 import gzip
 import io
@@ -135,6 +136,10 @@ def _array_of(path: str | Path, kind: str, name: str, cells: list[Any], places: 
         except UnicodeEncodeError:
             word = "row" if kind == "json" else "line"
             refuse_surrogates((f"{word} {place}", str(cell)) for place, cell in zip(places, cells, strict=True))
+            raise
+        except OverflowError:
+            with contextlib.suppress(OverflowError):
+                return pa.array(cells, pa.uint64())  # ids of 64 bits, such as hashes
             raise
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             there = {row: cell for row, cell in enumerate(cells) if cell is not None}
@@ -274,7 +279,7 @@ def _check_row(path: str | Path, row: _Row, names: list[str], delimiter: str) ->
             f"separates the columns: {spell('delimiter', ';')} (or '|', tab). If quotes enclose lines: "
             f"{spell('quoting', 'csv')}."
         )
-    if row.cells == names:
+    if row.cells == names and len(names) > 1:  # a single cell may be the word
         raise UserError(f"{path}, line {row.first} is the first row once more. Remove it.")
 
 

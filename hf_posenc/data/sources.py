@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from datasets import Dataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, readable, spell
 from ..options import Options, refuse_given
-from .reading import KINDS, Dialect, kind_of, read_file
+from .reading import DELIMITERS, KINDS, Dialect, kind_of, read_file
 from .tables import Table, as_table
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,28 @@ def read(options: Options) -> dict[str, Table]:
         refuse_given(options, ("validation_share",), "is for data without validation rows, and these have some")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
+    _refuse_one_for_both(chosen["validation"], chosen["test"], options)
     if unused := [name for name, rows in splits.items() if rows not in named.values()]:
         logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
-    return {split: _table(rows, split, options) for split, rows in named.items()}
+    kinds = {kind_of(Path(rows)) for rows in named.values() if isinstance(rows, str)}
+    return {split: _table(rows, split, _for_file(rows, kinds, options)) for split, rows in named.items()}
+
+
+def _for_file(rows: Dataset | str, kinds: set[str], options: Options) -> Options:
+    """The options without those of delimited files, for a file of another kind beside such files."""
+    is_other = isinstance(rows, str) and kind_of(Path(rows)) not in DELIMITERS
+    if is_other and options.format is None and kinds & DELIMITERS.keys():
+        return replace(options, delimiter=None, quoting=None)
+    return options
+
+
+def _refuse_one_for_both(validation: Dataset | str | None, test: Dataset | str | None, options: Options) -> None:
+    """Refuses the same rows to choose weights by and to test them on."""
+    first, second = (Path(rows).resolve() if isinstance(rows, str) else rows for rows in (validation, test))
+    if first is not None and first == second:
+        name = "validation" if options.validation is not None else "test"
+        both = "names the rows that are validation and test data: scores on rows by which weights are chosen say little"
+        raise UserError(f"{both}. Name others, or leave it out.", parameter=name, value=getattr(options, name))
 
 
 def _find(split: str, splits: Mapping[str, Dataset | str], options: Options) -> Dataset | str | None:
@@ -89,8 +109,7 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
     folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
     if folder.exists() or name == "-":
         refuse_given(options, ("data_config",), f"is of a data set on the Hub, and {spell('data', name)} is here")
-    is_named = options.format is not None or kind_of(folder) in KINDS
-    if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
+    if name == "-" or folder.is_file() or (kind_of(folder) in KINDS and not folder.is_dir()):
         return {"train": name}
     is_saved = any((folder / file).exists() for file in ("dataset_dict.json", "dataset_info.json"))
     if folder.is_dir() and not is_saved:
@@ -100,7 +119,8 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
 
 def _data_set(name: str, folder: Path | None, options: Options) -> Mapping[str, Dataset]:
     """The splits of a data set that was saved into a folder, or of one on the Hub."""
-    refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, {spell('data', name)} is none")
+    of_text = ("delimiter", "quoting", "encoding")
+    refuse_given(options, (*of_text, "format"), f"is for files of text, {spell('data', name)} is none")
     check_local("data", name)
     with readable(spell("data", name), "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_dataset(name, options.data_config) if folder is None else load_from_disk(str(folder))

@@ -106,7 +106,8 @@ class Table:
         """Raises a UserError if rows lack something; the message names the first one."""
         if rows:
             place = f"{self.where(rows[0])} has {lacks} ({counted(len(rows), 'row')} in all)"
-            way_out = f"Fill it in, or leave such rows out with {spell('skip_missing', True)}."
+            skip = f"leave such rows out with {spell('skip_missing', True)}"
+            way_out = f"Fill it in, or {skip if len(rows) < len(self) else 'name another column'}."
             raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
 
 

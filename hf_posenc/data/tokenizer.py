@@ -1,8 +1,12 @@
-"""Tokenizers: one that is trained here on the training text, and which of its texts one has cut."""
+"""Tokenizers: one that is trained here on the training text, and what one has cut or doesn't know."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BatchEncoding, BertTokenizer, PreTrainedTokenizerFast
 
@@ -16,7 +20,10 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 DEFAULT_MAX_LENGTH = 512
-MAX_ALPHABET = 1000
+_ALPHABET = 1000
+"""Characters that are kept in any vocabulary; in a larger one they may be half of its tokens."""
+_UNKNOWN = 0.01
+"""Share of unknown tokens above which it is said."""
 
 
 def train_tokenizer(
@@ -30,7 +37,7 @@ def train_tokenizer(
 
     Args:
         texts: the training text.
-        vocab_size: most tokens that the vocabulary may have, special ones and single characters apart.
+        vocab_size: most tokens that the vocabulary may have, unless special ones and single characters are more.
         model_max_length: inputs are truncated to this many tokens.
         do_lower_case: ignore case and accents.
 
@@ -51,7 +58,8 @@ def train_tokenizer(
     counts: Counter[str] = Counter()
     for word, count in words.items():
         counts.update(dict.fromkeys(word, count))
-    alphabet = sorted(sorted(counts, key=lambda char: (-counts[char], char))[:MAX_ALPHABET])
+    most = max(_ALPHABET, vocab_size // 2)
+    alphabet = sorted(sorted(counts, key=lambda char: (-counts[char], char))[:most])
     inside = {char for word in words for char in word[1:]}
     pieces = [f"##{char}" for char in alphabet if char in inside]
     specials = list(SPECIAL_TOKENS.values())
@@ -80,3 +88,22 @@ def cut_rows(encoded: BatchEncoding, max_length: int) -> list[int]:
     """The rows that a tokenizer cut to a length; one in Python doesn't say so: all its rows that long count as cut."""
     full = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) >= max_length]
     return [row for row in full if encoded.encodings is None or encoded.encodings[row].overflowing]
+
+
+def doubts_of_unknown(encoded: Mapping[str, Dataset], tokenizer: Any) -> list[str]:
+    """A sentence on each split that has many unknown tokens, all of which are one to the model.
+
+    Args:
+        encoded: the splits as token ids.
+        tokenizer: of transformers. One that knows all bytes has no unknown tokens.
+    """
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):  # which may stand in any text
+        return []
+    doubts = []
+    for split, part in encoded.items():
+        ids = pc.list_flatten(part.with_format("arrow")[:]["input_ids"]).to_numpy()
+        if (share := float(np.mean(ids == unknown))) > _UNKNOWN:
+            what = f"{share:.1%} of the tokens of the {split} texts are {tokenizer.unk_token}"
+            doubts.append(f"{what}: the tokenizer doesn't know their characters, and the model can't tell them apart.")
+    return doubts

@@ -37,7 +37,7 @@ from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
 from ..checkpoints.tokenizers import without_cuts
 from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
-from ..data.labels import MOST_NUMBERED, many_numbers
+from ..data.labels import MOST_NUMBERED, many_numbers, name_in_memory
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import doubts_of_empty, refuse_surrogates
@@ -90,7 +90,7 @@ def fit(
 
     Args:
         texts: strings, pairs of strings, or a table (pandas, polars, pyarrow, datasets) with a column or two of them:
-            `text` and `text_pair`, else all.
+            `text` and `text_pair`, else all. Beside `text` alone there may be no other column of strings.
         labels: one per text: strings, whole numbers or truth values; for several labels per text an array (n, C) of 0
             and 1, or a table, whose columns name them; real numbers for a regression.
         pretrained: a checkpoint to start from, a folder or Hub name. None: a small encoder, from scratch.
@@ -349,11 +349,10 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if several:
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
-            values = [np.flatnonzero(row).tolist() for row in labels]
+            values: list[Any] = [np.flatnonzero(row).tolist() for row in labels]
         else:
-            self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
-            values = numbers.tolist()
-        classes = ClassLabel(names=list(map(str, self.classes_.tolist())))
+            self.classes_, values = _classes(column_or_1d(labels, warn=True))
+        classes = ClassLabel(names=list(map(name_in_memory, self.classes_.tolist())))
         target = List(classes) if several else classes
         problem_type = "multi_label_classification" if several else "single_label_classification"
         self._fit(rows, names, _with_gaps(values, missing), target, problem_type)
@@ -365,7 +364,9 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
         logits = self._logits(X, windows, stride)
         config = self.model_.config
-        return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
+        numbers = {name_in_memory(name): number for name, number in config.label2id.items()}
+        order = [numbers[name_in_memory(label)] for label in self.classes_.tolist()]
+        return logits[:, order], text_problem_type(config)
 
     def predict(self, X: Any, *, windows: str | None = None, stride: int | None = None) -> np.ndarray:
         """The label of each text, or its row of 0 and 1; `windows` and `stride` replace the estimator's own."""
@@ -395,6 +396,15 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         """The number of each text; `windows` and `stride` replace the estimator's own."""
         numbers = self._logits(X, windows, stride)
         return numbers[:, 0] if numbers.shape[1] == 1 else numbers  # several of a text, of a model that fit can't make
+
+
+def _classes(labels: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The labels, sorted, in the first form of those with one name, and each row's number among them."""
+    classes, rows = np.unique(labels, return_inverse=True)
+    names = list(map(name_in_memory, classes.tolist()))
+    distinct = list(dict.fromkeys(names))
+    numbers = [distinct.index(name) for name in names]
+    return classes[[names.index(name) for name in distinct]], [numbers[row] for row in rows.tolist()]
 
 
 def _problem_type(labels: Any, asked: str | None) -> str:

@@ -17,7 +17,7 @@ from ..data.memory import values_in_memory
 from ..data.reading import doubts_of_empty, refuse_surrogates
 from ..data.sources import read_split
 from ..data.tables import as_table
-from ..errors import UserError, checks_types, spell
+from ..errors import UserError, checks_types, readable, spell
 from ..files import expanded
 from ..inference.windows import Windows, remarks_on_long
 from ..options import OF_LABELS, READING, Options, reading_options, refuse_given
@@ -263,6 +263,8 @@ def predict(
         backend=backend,
     )
     names = answers.classifier.known.label_names
+    with readable("The input", "A data frame can't hold it: `hf-posenc predict --output FILE.parquet` keeps it."):
+        answers.rows.to_pandas(integer_object_nulls=True)  # said before anything is computed
     given = list(answers.compute())
     if place is not None:
         prediction.write_answers(place, answers.rows, given, names)

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from ..checkpoints.loading import CLASSIFIER, input_length, knowledge, load_mode
 from ..checkpoints.opening import open_checkpoint
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..data.columns import is_absent, notes_of
+from ..data.labels import Labels
 from ..data.preparing import Known, labels_of, prepare, texts_of
 from ..data.sources import read_split
-from ..data.tables import LINE, take_rows
+from ..data.tables import LINE, Table, take_rows
 from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..inference.backends import fastest_backend, open_backend
@@ -281,9 +283,7 @@ def score_checkpoint(
     differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     if errors is not None:
-        names = classifier.known.label_names
-        rows = _rows_at(part[LINE][wrong] if wrong else [], table.rows, table.numbers)
-        write_answers(errors, rows, answers_from_logits(logits[wrong], names, kind), names)
+        _write_wrong(errors, table, part[LINE][wrong] if wrong else [], logits[wrong], prepared.labels)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     notes, doubts = remarks_on_long(long.values(), classifier.tokenizer, asked.windows)
     return Evaluation(
@@ -297,12 +297,13 @@ def score_checkpoint(
     )
 
 
-def _rows_at(lines: list[int], rows: pa.Table, line_of_row: Sequence[int]) -> pa.Table:
-    """The rows of these lines, with all columns as they were read, and `line`."""
-    row_of = {line: row for row, line in enumerate(line_of_row)}
-    chosen = take_rows(rows, [row_of[line] for line in lines])
-    chosen = chosen.rename_columns([input_name(name, {"line"}) for name in chosen.column_names])
-    return chosen.append_column("line", pa.array(lines, pa.int64()))
+def _write_wrong(path: str, table: Table, lines: list[int], logits: np.ndarray, labels: Labels) -> None:
+    """Writes the rows of these lines, with all columns as they were read, and `line` and the answer beside them."""
+    row_of = {line: row for row, line in enumerate(table.numbers)}
+    rows = take_rows(table.rows, [row_of[line] for line in lines])
+    answers = answers_from_logits(logits, labels.names, labels.problem_type)
+    located = ({"line": line, **answer} for line, answer in zip(lines, answers, strict=True))
+    write_answers(path, rows, located, labels.names)
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")
@@ -313,7 +314,7 @@ _NESTED = {"probabilities": "probability", "predictions": "prediction"}
 
 
 def check_output(path: str, source: str | None = None, parameter: str = "output") -> None:
-    """Refuses a path without the suffix of a format, or of a file that is read.
+    """Refuses a path without the suffix of a format, of a file that is read, or where no file can be made.
 
     Args:
         path: of the file.
@@ -329,6 +330,10 @@ def check_output(path: str, source: str | None = None, parameter: str = "output"
         raise UserError("is a folder. Give the name of a file.", parameter=parameter, value=path)
     if read.exists() and any(place.exists() and place.samefile(read) for place in (file, file.parent)):
         raise UserError("would be a file of the data that is read. Name another.", parameter=parameter, value=path)
+    place = next(folder for folder in file.absolute().parents if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        reason = f"can't be written: {str(place)!r} is no folder, or none to write to. Name another."
+        raise UserError(reason, parameter=parameter, value=path)
 
 
 JOINS_LABELS = "|"
@@ -394,6 +399,8 @@ def _write_csv(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]], na
     """All cells in quotes: then a cell of several lines is read again, whatever ends a line in it."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        if not rows.num_rows:
+            writer.writerow(rows.column_names)
         for number, (part, given) in enumerate(_parts(rows, answers)):
             flat = [flat_answer(answer, names) for answer in given]
             if number == 0:
@@ -417,7 +424,7 @@ def _write_parquet(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]]
 
 def with_answers(rows: pa.Table, answers: Sequence[dict[str, Any]]) -> pa.Table:
     """Rows, their columns as they are, with those of their answers, each a `flat_answer`."""
-    kinds: dict[type, pa.DataType] = {str: pa.string(), list: pa.list_(pa.string()), bool: pa.bool_()}
+    kinds: dict[type, pa.DataType] = {str: pa.string(), list: pa.list_(pa.string()), bool: pa.bool_(), int: pa.int64()}
     schema = pa.schema({name: kinds.get(type(value), pa.float64()) for name, value in answers[0].items()})
     added = pa.Table.from_pylist(list(answers), schema)
     fields = [field.with_name(input_name(field.name, answers[0])) for field in rows.schema]

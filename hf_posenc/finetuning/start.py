@@ -67,7 +67,11 @@ def check_start(options: Options) -> Beginning:
     of_the_trainer = trainer_fields(options).keys()
     _check_assigned(options)
     if options.scheme_file is not None:
-        register_scheme(options.scheme_file, options.scheme)
+        names = register_scheme(options.scheme_file, options.scheme)
+        is_used = {*names} & {*(options.scheme or "").split("+")}
+        if not is_used and (options.scheme or options.pretrained is None):
+            unused = f"defines {', '.join(names)}, which isn't used. Name it: {spell('scheme', names[0])}."
+            raise UserError(unused, parameter="scheme_file", value=options.scheme_file)
     if options.scheme is not None or options.pretrained is None:
         require_scheme(options.scheme or PosEncConfig.position_embedding_type, cast(Any, options.scheme_kwargs))
     if options.tokenizer is not None:

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_sq
 from torch import Tensor
 from torch.nn import functional
 
-from ..data.labels import Labels, one_form
+from ..data.labels import Labels, name_in_memory, one_form
 from ..errors import UserError
 from ..options import json_object
 
@@ -251,7 +251,7 @@ def make_loss(
 def _given_weights(class_weights: str | dict[str, Any], names: Sequence[str]) -> Tensor:
     """The weight of each label, by name; refuses those of other labels, and what is no positive number."""
     said = json_object("class_weights", class_weights) or {}
-    given = {one_form(str(label)): weight for label, weight in said.items()}
+    given = {name_in_memory(label): weight for label, weight in said.items()}
     numbers = [weight for weight in given.values() if isinstance(weight, int | float) and 0 < weight < math.inf]
     if set(given) != set(map(one_form, names)) or len(numbers) < len(said):
         wanted = f": give balanced, or a positive number for each of {', '.join(names)}."

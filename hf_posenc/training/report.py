@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.opening import Checkpoint
 from ..data.preparing import DataSummary, PreparedData
+from ..data.tokenizer import doubts_of_unknown
 from ..errors import spell
 from ..machine import versions
 from ..markdown import HERE, markdown_table, plain, render
@@ -341,6 +342,7 @@ def begin_report(
         for split, count in cut.items()
         if count
     ]
+    doubts += doubts_of_unknown(encoded, tokenizer)
     rates = rates_in_words(position_rates(model.config)) if options.position_rate is None else ""
     return TrainingReport(
         options=recorded({**asdict(options), "data": options.data or "unknown", "output": str(output)}),

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import hf_posenc
 from hf_posenc import SCHEMES, SIZES, UserError, cli
-from tests.support.common import BUILTIN, home_of, tiny_config, write_jsonl
+from tests.support.common import BUILTIN, home_of, tiny_classifier, tiny_config, write_csv, write_jsonl
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,6 +127,16 @@ def test_ctrl_c_while_importing_is_one_line():
     assert running.returncode == 130
     lines = [line for line in rest.splitlines() if not line.startswith("import time:")]
     assert lines == ["Interrupted: nothing was written."]
+
+
+def test_numbers_are_printed_with_the_digits_that_they_have(run, tmp_path):
+    units = {"problem_type": "regression", "label_mean": 2029.78, "label_scale": 0.01}
+    tiny_classifier(tmp_path / "model", ["a b"], ["number"], **units)
+    data = write_csv(tmp_path / "a.csv", [{"text": text, "label": 2029.78} for text in "abab"])
+    measured = re.search(r"^mse +(\S+)$", run("evaluate", tmp_path / "model", "--data", data)[1], re.MULTILINE)
+    assert measured is not None
+    assert 0 < float(measured[1]) < 1e-3
+    assert re.search(r"2029\.7[78]", run("predict", tmp_path / "model", "a")[1])
 
 
 def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused, predict, checkpoint, tmp_path):

@@ -75,7 +75,9 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
         (["b|a", None], ["b"], BARS, (), ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
         (["a|", "c| b"], ["b"], BARS, (), ("a", "b", "c"), ([[1, 0, 0], [0, 1, 1]], [[0, 1, 0]])),
         ([1, 2], [2], BARS, (), ("1", "2"), ([[1, 0], [0, 1]], [[0, 1]])),
+        ([1.0, None, 0.0], [1], BARS, (), ("0", "1"), ([[0, 1], [0, 0], [1, 0]], [[0, 1]])),  # as beside a gap
         (MARKS, [[0, 0, 1]], {"label_names": "a,b,c"}, (), ("a", "b", "c"), (MARKS, [[0, 0, 1]])),
+        ([[0, 1], [2]], [[0, 1]], {}, (), ("0", "1", "2"), ([[1, 1, 0], [0, 0, 1]], [[1, 1, 0]])),  # no marks
         ([["0"], ["1", "0"]], [["1"]], {"label_names": "0,1"}, (), ("0", "1"), ([[1, 0], [1, 1]], [[0, 1]])),
         (["x", " x", "y"], ["y "], {}, (), ("x", "y"), ([0, 0, 1], [1])),
         ([0.5, 1.5], [1, 2], {}, (), (), ([0.5, 1.5], [1, 2])),
@@ -99,6 +101,8 @@ def test_labels_are_numbered_from_the_training_split(train, test, options, known
     data = prepare(tables, Options(validation_share=0, **options), Known(label_names=known))
     assert (data.labels.names, data.labels.num_labels) == (names, len(names or [1]))
     assert tuple(data.splits[split]["labels"][:] for split in ("train", "test")) == numbers
+    blank = sum(not any(row) for row in numbers[0]) if isinstance(numbers[0][0], list) else 0
+    assert (f", {blank} with no label; test" in data.summary.line) == (blank > 0)
     single_type = ONE if names else "regression"
     assert data.labels.problem_type == (SEVERAL if isinstance(numbers[0][0], list) else single_type)
 
@@ -125,7 +129,12 @@ def test_declared_labels_that_differ_by_a_blank_are_two():
         ([1, 0, -1], {"skip_missing": True}, ("neg", "pos", "neutral"), [1, 0]),  # -1: unlabelled, as in GLUE
         ([1, 0], {"label_names": "pos,neutral,neg"}, ("pos", "neutral", "neg"), [0, 2]),
         ([[1], [0]], {}, ("neg", "pos", "neutral"), [[0, 1, 0], [1, 0, 0]]),
-        ([1, 0], {"label_names": "no,yes"}, "unknown labels: 'pos' (row 0); 'neg' (row 1). Known are 'no', 'yes'", []),
+        (
+            [1, 0],
+            {"label_names": "no,yes"},
+            "unknown labels: 'pos' (row 0); 'neg' (row 1). Known are 'no', 'yes'. Write these.",
+            [],
+        ),
         ([1, -1], {}, "Missing label in the train data: row 1 has none", []),
     ],
 )
@@ -192,6 +201,9 @@ def test_one_hot_columns_are_labels(tmp_path):
             r"has \['a'\] in column 'label', .* is single_label_classification: write one",
         ),
         (ONE, ["a", "b"], [0.5], None, "has unknown labels: '0.5' .line 1.. Known are 'a', 'b'"),
+        (SEVERAL, ["0", "1", "2"], [[0, 1]], None, [[1, 1, 0]]),
+        (SEVERAL, ["a", "b"], [[0, 1]], "a,b", [[0, 1]]),
+        (SEVERAL, ["a", "b"], [[0, 1]], None, "holds lists of 2 numbers 0 and 1, such as .0, 1.. If they mark labels"),
         (SEVERAL, ["a", "b"], ["a"], None, "problem type is multi_label_classification: write lists of labels, cells"),
     ],
 )
@@ -237,6 +249,10 @@ def test_a_known_label_keeps_its_unicode_form(tmp_path, written, known):
     for options, names in (({}, order), ({"label_names": f"tee,{known}"}, ())):
         trained = prepare(read(given := Options(data=data, validation_share=0, **options)), given, Known(None, names))
         assert (trained.labels.names, trained.splits["train"]["labels"][:]) == (order, [1, 0] * 2)
+        assert "in the model's order" not in trained.summary.line
+    other = Options(data=data, validation_share=0, label_names=f"{known},tee")
+    line = prepare(read(other), other, Known(None, order)).summary.line
+    assert f"2 labels (tee, {known}), in the model's order; " in line
     for options, names in (({}, order), ({"label_names": f"tee,{known}"}, ("LABEL_0", "LABEL_1"))):
         given = Options(data=data, **options)
         scored = prepare({"test": read(given)["train"]}, given, Known(None, names, ONE))

@@ -50,6 +50,7 @@ TABLES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "datasets, streamed": lambda columns: Dataset.from_dict(columns).to_iterable_dataset(),
     "any speaker of Arrow": lambda columns: OnlyArrow(pa.table(columns)),
     "lists by column": dict,
+    "arrays by column": lambda columns: {name: np.array(cells, dtype=object) for name, cells in columns.items()},
     "rows by column": lambda columns: Dataset.from_dict(columns).to_list(),
 }
 
@@ -112,6 +113,7 @@ JOINED = Columns(("title", "body"), ("stars",), " / ")
         ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
         ({"title": "a", "body": 2001.0}, JOINED, ("a / 2001",)),  # as pandas has whole numbers beside a gap
         ({"title": "a", "body": 0.5}, JOINED, ("a / 0.5",)),
+        ({"title": "a", "body": np.int64(7)}, JOINED, ("a / 7",)),
         ({"title": "a", "body": 1e300}, JOINED, ("a / 1e+300",)),
         ({"text": "a"}, JOINED, ("a",)),  # already joined
         ({"text": "a", "id": 1}, JOINED, ("a",)),
@@ -148,6 +150,8 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
         (pd.DataFrame({"text": [b"a"]}), r"Row 0 is \(b'a',\). Give a string"),
+        (pd.DataFrame({"title": ["a"], "text": ["b"]}), r"has 'title' beside 'text'. .* X\[\['text'\]\]; or a pair: X"),
+        ([{"text": "a", "id": 1, "body": None}, {"text": "a", "id": 1, "body": "b"}], "X has 'body' beside 'text'"),
         (pa.table({"id": [1], "title": ["a"]}), r"Row 0 is \(1, 'a'\). Give a string"),
         (pa.table({"text": pa.array([], pa.string())}), "X has no texts"),
         ([{"txt": "a"}, {"text": "c"}], "Row 0 has no 'text', but 'txt'. Give all of them."),

@@ -166,12 +166,14 @@ def test_contradictions_and_texts_that_splits_share_are_counted_and_listed_where
     rows = rows_with("xy" * 20)
     more = [{**rows[0], "label": "y"}, {**rows[1], "label": "x"}, {**rows[0], "label": "y"}, rows[4]]
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
-    data = prepared(write_csv(tmp_path / "a.csv", [*rows, *more]), test=test, validation=test)
+    validation = write_csv(tmp_path / "c.csv", [*rows[:10], {"text": "NEW ", "label": "y"}])
+    data = prepared(write_csv(tmp_path / "a.csv", [*rows, *more]), test=test, validation=validation)
     shared = "10 of 11 {} texts also in the training data: scores on them say little."
     assert data.summary.doubts == [
         "2 train rows with the text and the label of an earlier one.",
         "2 training texts with different labels in different rows: lines 2 and 42; lines 3 and 43.",
         *(shared.format(split) for split in ("validation", "test")),
+        "1 of 11 test texts also in the validation data: scores on them say little.",
     ]
 
 

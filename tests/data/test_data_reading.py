@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -49,6 +50,12 @@ def test_validation_and_test_may_name_a_split_or_a_file(tmp_path, caplog):
     assert sizes(data=saved, validation="matched", test="mismatched") == {"train": 4, "validation": 2, "test": 1}
     assert sizes(data=saved, validation=file, test="matched") == {"train": 4, "validation": 6, "test": 2}
     assert sizes(data=file, test=file) == {"train": 6, "test": 6}
+    delimited = write_file(tmp_path / "a.csv", "text;label\na, b;x\n")
+    other = {"delimiter": ";", "test": write_jsonl(tmp_path / "b.jsonl", EXAMPLES)}
+    assert sizes(data=delimited, **other) == {"train": 1, "test": 2}
+    Path(delimited).rename(tmp_path / "a.data")
+    other["test"] = write_file(tmp_path / "b.csv", "text;label\na, b;x\n")
+    assert sizes(data=str(tmp_path / "a.data"), format="csv", **other) == {"train": 1, "test": 1}
     DatasetDict(valid=Dataset.from_list(EXAMPLES * 2), dev=Dataset.from_list(EXAMPLES)).save_to_disk(tmp_path / "two")
     assert sizes(data=str(tmp_path / "two")) == {"validation": 4}
     assert "are used only where they are named: dev." in caplog.text

@@ -70,6 +70,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"a.csv": LABELLED + "a,x\n"}, {"test": "absent.csv"}, "'absent.csv' can't be read: .*No such file"),
     ({"a.csv": LABELLED + "a,x\n"}, {"validation": "z"}, "--validation 'z' is no file, and no split of 'a.csv': train"),
     ({"saved": {"train": 4}}, {"validation": "z"}, "--validation 'z' is no file, and no split of 'saved': train"),
+    (
+        {"saved": {"train": 4, "test": 2}},
+        {"validation": "test"},
+        "--validation 'test' names the rows that are validation and test data: scores .* Name others, or leave it out",
+    ),
+    ({"a.csv": LABELLED, "test.csv": LABELLED}, {"validation": "./test.csv"}, "names the rows that are validation and"),
+    ({"d/train.csv": "", "d/dev.csv": ""}, {"data": "d", "test": "dev"}, "--test 'dev' names the rows that are valid"),
     ({"saved": {"a": 4}}, {}, "has the splits a. One of them must be called train"),
     ({"d/a.docx": b""}, {"data": "d", "format": "csv"}, "'d' holds no split. Call files train, validation, test"),
     (
@@ -87,6 +94,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"a.parquet": b""}, {"encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, 'a.parquet' is none"),
     ({"a.csv": LABELLED}, {"encoding": "nonsense"}, "unknown encoding: nonsense. .*--encoding: latin-1"),
     ({"saved": {"train": 4}}, {"encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, --data 'saved' is none"),
+    ({"saved": {"train": 4}}, {"format": "csv"}, "--format 'csv' is for files of text, --data 'saved' is none."),
+    ({}, {"data": "me/it", "format": "csv"}, "--format 'csv' is for files of text, --data 'me/it' is none. Leave it"),
     ({"a.parquet": b""}, {}, "can't be read: .*Name a .parquet file that is there and whole"),
     ({"a.parquet": parquet(NOT_UTF8)}, {}, "a.parquet' can't be read: .*UTF8"),
     (
@@ -192,6 +201,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (labels([["a"], None, ["b"]]), {}, "Missing label in the train data: line 2 has none"),
     (labels([0.5, float("nan")]), {}, "Missing label in the train data: line 2 has none"),
     (labels([None, None]), {"skip_missing": True}, "label in the train data: line 1 has none .* (2 rows in all)"),
+    (labels([None, None]), {"skip_missing": True}, "(2 rows in all). Fill it in, or name another column."),
+    (
+        {"a.csv": "text,a,b\nx,1,0\ny,0,1\n", "test.csv": "text,a,B\nx,1,0\n"},
+        {"label_column": "a,b"},
+        "The test data has no column 'b'. It has 'text', 'a', 'B': name one with --label-column",
+    ),
     (BLANK, {"label_column": "a,b"}, "--label-column names several columns of 0 and 1: column 'a' has '?' in line 5"),
     # labels
     (labels(["a", "b"], ["a", "z"]), {}, "test data has unknown labels: 'z' (line 2). Known are 'a', 'b'. Write these"),

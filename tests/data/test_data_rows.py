@@ -14,7 +14,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.common import write_csv
+from tests.support.common import write_csv, write_jsonl
 from tests.support.data import Options, UserError, read_file, rows_in, rows_of, write_file
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -54,6 +54,7 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
         (b"text,label\r\na,x\r\n\r\nb,y\r\n", ["a", "b"]),
         (b"text,label\na,x", ["a"]),
         (b"text,label\n   \na,x\n", ["a"]),
+        (b"text\na\ntext\n", ["a", "text"]),
         (b"text\na\n\n b\n", ["a", None, "b"]),  # in one column a blank line is an empty cell
         (b"text,label\n,x\nb,y\n", [None, "b"]),
         ("text,label\na\u2028b,x\nc\x85d,y\n".encode(), ["a\u2028b", "c\x85d"]),
@@ -64,6 +65,11 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
 def test_what_a_spreadsheet_writes_is_read_as_it_is_written(tmp_path, content, rows):
     for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
         assert [row["text"] for row in rows_in(write_file(tmp_path / name, data))] == rows
+
+
+def test_ids_of_64_bits_are_kept_whole(tmp_path):
+    rows = [{"text": "a", "id": 2**64 - 1}, {"text": "b", "id": None}, {"text": "c", "id": 7}]
+    assert rows_in(write_jsonl(tmp_path / "a.jsonl", rows)) == rows
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "UTF-8", "utf8", "utf-8-sig"])

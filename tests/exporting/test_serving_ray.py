@@ -31,12 +31,13 @@ def run(tmp_path):
     checkpoint(tmp_path / "model", **LABELS)
     texts = [text_of(number) for number in range(ROWS)]
     table = pa.table({"id": pa.array(range(ROWS), pa.int32()), "text": texts, "label": ["old"] * ROWS})
-    pq.write_table(table, tmp_path / "texts.parquet")
+    (tmp_path / "texts.v2").mkdir()
+    pq.write_table(table, tmp_path / "texts.v2" / "part.parquet")
 
     def start(*options):
         # Ray's own files are the test's: a killed run's would be taken for a running cluster.
         environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled", "CUDA_VISIBLE_DEVICES": ""}
-        words = ["--checkpoint", "model", "--input", "texts.parquet", "--output", "labelled", "--batch-size", "2"]
+        words = ["--checkpoint", "model", "--input", "texts.v2", "--output", "labelled", "--batch-size", "2"]
         command = [sys.executable, str(SCRIPT), *words, *options]
         return subprocess.Popen(
             command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -76,9 +77,9 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert killed is not None
     assert 0 < before <= ROWS - 3 * BLOCK  # there was work left
     assert not killed.is_running()
-    assert f"1,600 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
+    assert f"1,600 rows of texts.v2 are in {tmp_path / 'labelled'}: 2 actors, torch" in out
     assert re.search("Warning: 50 texts have more than .* tokens, and only so many were read.\n", out)
-    assert "Warning: texts.parquet: 100 empty, and answered all the same: such an answer means nothing.\n" in out
+    assert "Warning: texts.v2: 100 empty, and answered all the same: such an answer means nothing.\n" in out
     assert not staging.exists()
     assert (tmp_path / "labelled" / "_files.json").is_file()
     labelled = pq.read_table(tmp_path / "labelled").sort_by("id")

@@ -97,14 +97,17 @@ def test_results_agree_with_the_model_which_can_be_trained_further(trained, easy
 
 
 def test_the_report_counts_what_is_there(order, tmp_path):
-    run = train(tmp_path / "run", data=order["data"], scheme="learned", max_length=32, max_steps=1)
+    test = write_jsonl(tmp_path / "test.jsonl", [{**row, "text": "漢字"} for row in rows("train", 2)])
+    run = train(tmp_path / "run", data=order["data"], test=test, scheme="learned", max_length=32, max_steps=1)
     texts = [row["text"] for row in rows("train", 160)]
     longer = sum(len(run.tokenizer(text)["input_ids"]) > 32 for text in texts)
     report = run.report
     assert report.parameters == sum(parameter.numel() for parameter in run.model.parameters())
     assert (report.positional_parameters, report.vocab_size) == (32 * 32, len(run.tokenizer))
-    assert (report.examples, report.cut) == ({"train": 160}, {"train": longer})
+    assert (report.examples, report.cut) == ({"train": 160, "test": 2}, {"train": longer, "test": 0})
     assert f"> {longer} of 160 train texts ({longer / 160:.1%}) have more than 32 tokens and were cut" in report.card()
+    unknown = [doubt for doubt in report.doubts() if "[UNK]" in doubt]  # beside [CLS] and [SEP]
+    assert [doubt.partition(":")[0] for doubt in unknown] == ["50.0% of the tokens of the test texts are [UNK]"]
 
 
 def test_several_labels_per_text(tmp_path):

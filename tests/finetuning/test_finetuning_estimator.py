@@ -107,6 +107,22 @@ def test_predictions_are_labels_as_they_were_given(labels: Any, tmp_path: Path) 
     assert loaded.classes_.dtype.kind == fitted.classes_.dtype.kind
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes", "names"),
+    [
+        (pd.Series([3, 10, 2, None] * 8), [2.0, 3.0, 10.0], ["2", "3", "10"]),  # which pandas makes real
+        (["cafe\u0301", "tee", "caf\u00e9", "tee"] * 8, ["cafe\u0301", "tee"], ["caf\u00e9", "tee"]),
+    ],
+)
+def test_labels_are_named_as_those_of_a_file(labels: Any, classes: list[Any], names: list[str]) -> None:
+    texts, _ = data(32)
+    weights = dict.fromkeys(classes, 1.0)
+    fitted = quick(skip_missing=True, class_weights=weights).fit(texts, labels)
+    assert (fitted.classes_.tolist(), list(fitted.model_.config.id2label.values())) == (classes, names)
+    assert set(fitted.predict(texts)) <= set(classes)
+    assert fitted.predict_proba(texts).shape == (32, len(names))
+
+
 def test_columns_are_in_the_order_of_the_classes_whatever_that_of_the_checkpoint_was(tmp_path: Path) -> None:
     texts, labels = data(32)
     quick().fit(texts, labels).save(tmp_path / "first")

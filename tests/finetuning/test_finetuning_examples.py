@@ -193,7 +193,7 @@ def test_both_classification_scripts_read_alike() -> None:
 
 def test_the_script_for_uv_keeps_labels_as_they_are_written(tmp_path, monkeypatch):
     labels = {"good": "01", "bad": "02", "no": "None", "any": "NA"}
-    texts = [{"text": f"{word} film {n}", "label": label} for n in range(4) for word, label in labels.items()]
+    texts = [{"sentence": f"{word} film {n}", "labels": label} for n in range(4) for word, label in labels.items()]
     options = {"data": write_csv(tmp_path / "mine.csv", texts), "pretrained": "none", "epochs": 1}
     run_example(UV, monkeypatch, **options, output=tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -206,9 +206,40 @@ def test_what_an_earlier_training_noted_is_left_behind(path, labelled, pretraine
     words = [{"tokens": ["who", "slept"], "labels": ["A", "B"]}] * 8
     files = {"train_file": write_jsonl(tmp_path / "words.jsonl", words) if path == NER else labelled["validation_file"]}
     few = {"num_train_epochs": 1, "use_cpu": True} if path == LOOP else FEW
+    few = few | ({} if path == NER else {"max_length": 48})
     run_example(path, monkeypatch, **few, **files, model=pretrained, output_dir=tmp_path / "run")
+    assert path == NER or AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 48
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["task_specific_params"] == {"hf_posenc_source": "bert"}
+
+
+@pytest.mark.parametrize(
+    ("known", "labels", "names"),
+    [("ba", "ab", "ba"), ("abc", "ab", "ab"), ("ab", "abc", "abc")],  # the same labels; fewer and more, on a new head
+    ids=["same", "fewer", "more"],
+)
+@pytest.mark.parametrize("path", [TRAINER, LOOP, NER])
+def test_labels_keep_the_order_that_the_head_has(path, known, labels, names, labelled, tmp_path, monkeypatch):
+    tokenizer = AutoTokenizer.from_pretrained(labelled["tokenizer"])
+    sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "id2label": dict(enumerate(known))}
+    kind: Any = transformers.AutoModelForTokenClassification if path == NER else AutoModelForSequenceClassification
+    model = kind.from_config(PosEncConfig.from_size("tiny", **sizes, label2id={n: i for i, n in enumerate(known)}))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    examples = [{"text": "who slept", "tokens": ["who", "slept"], "label": name} for name in labels] * 4
+    files = {"train_file": write_jsonl(tmp_path / "a.jsonl", examples)}
+    if path == NER:
+        examples = [{"tokens": row["tokens"], "labels": [row["label"]] * 2} for row in examples]
+        files = dict.fromkeys(("train_file", "validation_file"), write_jsonl(tmp_path / "a.jsonl", examples))
+    few = {"num_train_epochs": 1, "use_cpu": True} if path == LOOP else FEW
+    options = {**few, **files, "learning_rate": 1e-9}
+    run_example(path, monkeypatch, **options, model=tmp_path / "model", output_dir=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert list(config["id2label"].values()) == [*names]
+    before, after = (load_file(tmp_path / folder / "model.safetensors") for folder in ("model", "run"))
+    head = next(name for name in before if re.fullmatch(r"classifier(\.out_proj)?\.weight", name))
+    assert after[head].shape[0] == len(names)
+    assert known != names or torch.allclose(before[head], after[head], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +262,7 @@ def test_what_a_classification_cannot_use_is_refused(labelled, set_up, labels, o
 
 def test_two_columns_are_a_pair_and_a_tenth_is_held_out(labelled, set_up, tmp_path):
     texts = [row["text"] for row in rows("train", 20)]
-    pairs = [{"a": text, "b": "karla slept", "class": number % 2} for number, text in enumerate(texts)]
+    pairs = [{"a": text, "b": "karla slept", "class": number} for number, text in enumerate(texts)]
     options = {"train_file": write_jsonl(tmp_path / "a.jsonl", pairs), "tokenizer": labelled["tokenizer"]}
     trainer = set_up(**options, text_columns=["a", "b"], label_column="class")
     assert (len(trainer.train_dataset), len(trainer.eval_dataset)) == (18, 2)

@@ -22,7 +22,7 @@ import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.files import write_json
 from hf_posenc.finetuning.prediction import answers_to, load_classifier
-from tests.support.common import write_csv, write_jsonl
+from tests.support.common import tiny_classifier, write_csv, write_jsonl
 from tests.support.conversion import edit_weights
 from tests.support.training import expected, read_jsonl, results, rows, train
 
@@ -412,14 +412,41 @@ def test_rows_that_are_answered_wrongly_are_written_as_they_were_read(run, check
     labels = [name if n % 2 else {"acceptable": "unacceptable"}.get(name, "acceptable") for n, name in enumerate(right)]
     hashes = pa.array([2**64 - 1 - n for n in range(8)], pa.uint64())
     table = pa.table({"text": texts, "label": labels, "line": hashes, "when": pa.array(range(8), pa.timestamp("ns"))})
+    table = table.append_column("probability_a", pa.array([0.5] * 8))
     pq.write_table(table, tmp_path / "in.parquet")
     words = ("--data", tmp_path / "in.parquet", "--errors", tmp_path / "wrong.parquet")
     code, _, err = run("evaluate", checkpoint, *words)
     assert code == 0, err
     wrong = pq.read_table(tmp_path / "wrong.parquet")
-    expected_rows = table.take([0, 2, 4, 6]).rename_columns(["text", "input_label", "input_line", "when"])
+    names = ["text", "input_label", "input_line", "when", "input_probability_a"]
+    expected_rows = table.take([0, 2, 4, 6]).rename_columns(names)
     assert wrong.select(expected_rows.column_names).equals(expected_rows)
     assert wrong["line"].to_pylist() == [0, 2, 4, 6]
+    pq.write_table(table.take([1, 3]), tmp_path / "in.parquet")
+    code, _, err = run("evaluate", checkpoint, *words[:-1], tmp_path / "none.csv")
+    assert (code, (tmp_path / "none.csv").read_text().splitlines()[1:]) == (0, []), err
+    assert '"text","label"' in (tmp_path / "none.csv").read_text()
+
+
+def test_wrong_answers_have_the_names_that_the_data_has(run, tmp_path):
+    tiny_classifier(tmp_path / "model", ["a b"], ("LABEL_0", "LABEL_1"))
+    data = write_jsonl(
+        tmp_path / "a.jsonl", [{"text": text, "label": label} for text in "ab" for label in ("no", "yes")]
+    )
+    words = ("--data", data, "--label-names", "no,yes", "--errors", tmp_path / "wrong.jsonl")
+    assert run("evaluate", tmp_path / "model", *words)[0] == 0
+    answered = read_jsonl(tmp_path / "wrong.jsonl")
+    assert [{row["label"], row["input_label"]} for row in answered] == [{"no", "yes"}] * 2
+    assert {*answered[0]["probabilities"]} == {"no", "yes"}
+
+
+def test_an_output_that_is_a_link_stays_one(run, checkpoint, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "out.csv").symlink_to(tmp_path / "there" / "real")
+    code, _, err = run("predict", checkpoint, "who", "-o", tmp_path / "out.csv")
+    assert code == 0, err
+    assert (tmp_path / "out.csv").is_symlink()
+    assert (tmp_path / "there" / "real").read_text().startswith('"text"')
 
 
 def test_a_time_that_python_has_no_value_for_is_kept_or_refused(run, checkpoint, tmp_path):
@@ -430,6 +457,10 @@ def test_a_time_that_python_has_no_value_for_is_kept_or_refused(run, checkpoint,
         assert got == code, err
         assert ("Write .parquet, which keeps it" in err) == (code == 2)
     assert not (tmp_path / "out.jsonl").exists()
+    days = pa.table({"text": ["who saw karla"], "when": pa.array([6_585_000], pa.date32())})
+    pq.write_table(days, tmp_path / "in.parquet")
+    with pytest.raises(UserError, match="The input can't be read: year 19999 is out of range. .*parquet` keeps it"):
+        hf_posenc.predict(checkpoint, data=tmp_path / "in.parquet")
 
 
 def test_every_json_that_is_written_is_without_nan(tmp_path):

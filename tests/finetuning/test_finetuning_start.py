@@ -101,6 +101,16 @@ def test_a_scheme_that_could_not_be_saved_is_refused_before_training(ours, order
         started(**order, pretrained=str(ours), scheme="mine", scheme_file=str(path))
 
 
+@pytest.mark.parametrize("scheme", [None, "rope+learned"])
+def test_a_scheme_file_that_is_not_used_is_refused(scheme, order, tmp_path):
+    path = tmp_path / "unused.py"
+    hook = "    def embed(self, x, tokens):\n        return x\n"
+    path.write_text(f"from hf_posenc import PositionScheme\nclass Unused(PositionScheme):\n    name = 'idle'\n{hook}")
+    message = "--scheme-file '.*' defines idle, which isn't used. Name it: --scheme 'idle'."
+    with schemes_restored("idle"), pytest.raises(UserError, match=message):
+        started(**order, scheme=scheme, scheme_file=str(path))
+
+
 @pytest.mark.parametrize(("scheme", "says"), [(None, "learned as it was"), ("rope", "learned to rope")])
 def test_weights_of_the_bert_family_begin_as_a_conversion_writes_them(bert, order, scheme, says, capfd):
     _, _, model, notes = started(**order, pretrained=str(bert), scheme=scheme)

@@ -476,12 +476,13 @@ def test_results_name_files_without_their_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "clients").mkdir()
     file = write_jsonl(tmp_path / "clients" / "a.jsonl", [{"a/b": row["text"], "label": row["label"]} for row in ROWS])
-    shutil.copy(file, tmp_path / "c.jsonl")
-    asked = {"data": "clients/a.jsonl", "validation": f"../{tmp_path.name}/c.jsonl", "test": "~/c.jsonl"}
+    for name in ("c.jsonl", "d.jsonl"):
+        shutil.copy(file, tmp_path / name)
+    asked = {"data": "clients/a.jsonl", "validation": f"../{tmp_path.name}/c.jsonl", "test": "~/d.jsonl"}
     asked["text_column"] = "a/b"
     train("run", **asked, max_steps=1)
     options = results("run")["options"]
-    plain = {"data": "a.jsonl", "validation": "c.jsonl", "test": "c.jsonl", "text_column": "a/b", "output": "run"}
+    plain = {"data": "a.jsonl", "validation": "c.jsonl", "test": "d.jsonl", "text_column": "a/b", "output": "run"}
     assert plain.items() <= options.items()
     for path in (tmp_path / "run").iterdir():
         assert path.suffix not in (".bin", ".pt", ".pth", ".pkl")

@@ -2,10 +2,11 @@ import subprocess
 import sys
 
 import pytest
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from hf_posenc import UserError
-from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.data.tokenizer import doubts_of_unknown, train_tokenizer
 from tests.support.training import ROOT
 
 TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
@@ -33,6 +34,18 @@ def test_a_trained_tokenizer_reloads_the_same(tmp_path):
         train_tokenizer(TEXTS, model_max_length=2)
     with pytest.raises(UserError, match="no text to train a tokenizer on"):
         train_tokenizer([])
+
+
+@pytest.mark.parametrize(("vocabulary", "known"), [(8000, 3000), (4000, 2000), (500, 1000)])
+def test_a_language_of_many_characters_keeps_those_that_its_vocabulary_holds(vocabulary, known):
+    texts = [chr(0x4E00 + number) * (2 if number < known else 1) for number in range(3000)]
+    tokenizer = train_tokenizer(texts, vocabulary)
+    encoded = tokenizer(texts)["input_ids"]
+    assert [tokenizer.unk_token_id in ids for ids in encoded] == [number >= known for number in range(3000)]
+    rows = Dataset.from_dict({"input_ids": encoded})
+    lost = 3000 - known
+    said = f"{lost / (9000 + known):.1%} of the tokens of the test texts are [UNK]: the tokenizer doesn't know their"
+    assert [doubt.startswith(said) for doubt in doubts_of_unknown({"test": rows}, tokenizer)] == [True] * (lost > 0)
 
 
 NUMBERING = """
