@@ -87,15 +87,13 @@ def plot_position(
     if not 0 <= layer < config.num_hidden_layers:
         wanted = f"is out of range. The model has layers 0 to {config.num_hidden_layers - 1}."
         raise UserError(wanted, parameter="layer", value=layer)
-    with user_errors():  # of a user's own scheme, which may refuse its input
-        effects = [panels for panels in _effects(model, length, layer) if panels]
-        panels = effects[0] if len(effects) == 1 else [first for first, *_ in effects]
-        if len(panels) < 3 and (not is_new or scheme.uses("bias") or scheme.uses("layer_bias")):
-            panels = [*panels, _attention_panel(model, length, layer, input_ids)]
-        panels = [*panels[:3], _order_panel(model, length)]
+    effects = [panels for panels in _effects(model, length, layer) if panels]
+    panels = [first for first, *_ in effects] if len(effects) > 1 else [panel for panels in effects for panel in panels]
+    if len(panels) < 3 and (not is_new or scheme.uses("bias") or scheme.uses("layer_bias")):
+        panels.append(_attention_panel(model, length, layer, input_ids))
     sizes = f"D = {config.hidden_size}, {config.num_attention_heads} heads, {config.num_hidden_layers} layers"
     title = f"{config.position_embedding_type} · {sizes} · {'new' if is_new else 'given'} weights"
-    return _figure(panels, title)
+    return _figure([*panels[:3], _order_panel(model, length)], title)
 
 
 def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, Tokens, UserError, plot, plotting
+from hf_posenc import PosEncConfig, PosEncModel, PositionScheme, Tokens, UserError, plot, plotting
 from hf_posenc.schemes.hooks import rotated_units
 from tests.support.common import COMBINED, EVERY_HOOK, encoder, tiny_config
 from tests.support.own_schemes import Gate
@@ -150,13 +150,6 @@ def test_the_source_is_left_as_it_was():
     np.testing.assert_array_equal(first, image(axes(model)["What is added to embeddings"]))
 
 
-class Picky(PositionScheme):
-    """Refuses every input."""
-
-    def embed(self, hidden_states, tokens):
-        raise ValueError("picky takes no text")
-
-
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
@@ -174,11 +167,9 @@ class Picky(PositionScheme):
         ("rope", {"size": "huge"}, "size='huge' is unknown. Choose one of tiny"),
         ("rope", {"output": "a.jpg"}, "output='a.jpg' names no format"),
         ("rope+pope", {}, "'pope' makes queries and keys anew"),
-        ("picky", {"max_positions": 4}, "takes no text"),
     ],
 )
-def test_bad_arguments(source, options, message, monkeypatch):
-    monkeypatch.setitem(SCHEMES, "picky", Picky)
+def test_bad_arguments(source, options, message):
     with pytest.raises(UserError, match=message):
         plot(source, **{"size": "tiny", **options})
 
