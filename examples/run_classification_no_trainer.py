@@ -112,15 +112,15 @@ def main():
         encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True)
         return {**encoded, "labels": [numbers[names[label]] for label in batch[args.label_column]]}
 
-    def load(rows, mixed):
-        rows = rows.map(encode, batched=True, remove_columns=rows.column_names)
-        return DataLoader(rows, args.per_device_train_batch_size, mixed, collate_fn=DataCollatorWithPadding(tokenizer))
+    def load(rows, shuffle):
+        new = rows.map(encode, batched=True, remove_columns=rows.column_names)
+        return DataLoader(new, args.per_device_train_batch_size, shuffle, collate_fn=DataCollatorWithPadding(tokenizer))
 
     model = make_model(args, tokenizer, numbers)
     (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
     optimizer = torch.optim.AdamW(model.parameters(), args.learning_rate, weight_decay=0.0, fused=True)
     scale_position_learning_rates(optimizer, model)  # biases on logits need more than the rest
-    loaders = load(train, mixed=True), load(validation, mixed=False)
+    loaders = load(train, shuffle=True), load(validation, shuffle=False)
     model, optimizer, batches, held_out = accelerator.prepare(model, optimizer, *loaders)
     steps_per_epoch = math.ceil(len(batches) / args.gradient_accumulation_steps)
     steps = steps_per_epoch * args.num_train_epochs

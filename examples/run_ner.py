@@ -43,7 +43,7 @@ def read(args):
     if "ner_tags" in data["train"].features:
         data = data.rename_column("ner_tags", "labels")
     kind = data["train"].features["labels"].feature
-    names = sorted({label for labels in data["train"]["labels"] for label in labels})
+    names = sorted({label for rows in data.values() for labels in rows["labels"] for label in labels})
     return data, dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else {name: name for name in names}
 
 
@@ -84,7 +84,7 @@ def main():
     known = PosEncConfig.get_config_dict(args.model)[0].get("label2id", {})
     names = sorted(held.values(), key=lambda name: known.get(name, len(known)))  # as the head has them
     ids = {name: number for number, name in enumerate(names)}
-    head = {"id2label": dict(enumerate(names)), "label2id": ids, "attention_probs_dropout_prob": 0.0}  # of S x S
+    head = {"id2label": dict(enumerate(names)), "label2id": ids, "attention_probs_dropout_prob": 0.0}  # S x S numbers
     model = AutoModelForTokenClassification.from_pretrained(args.model, ignore_mismatched_sizes=True, **head)
     (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
 
