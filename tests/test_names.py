@@ -29,7 +29,7 @@ SIGNATURES = {
     "convert": "source, output=None, *, scheme=None, scheme_kwargs=None, scheme_file=None, rope_parameters=None, "
     "max_position_embeddings=None, extension=None, head=None, healing=None, eval_texts=None, revision=None, "
     "allow_pickle=False, allow_other_tokens=False, overwrite=False, measure=True, seed=42",
-    "export": "checkpoint, output, *, to, quantize=None, evaluate=None, largest_drop=0.01, calibrate=None, "
+    "export": "checkpoint, output, *, to, quantize=None, evaluate=None, largest_drop=None, calibrate=None, "
     "overwrite=False, revision=None, trust_remote_code=False, **reading",
     "publish": "checkpoint, repo_id, *, private=None, create_pr=False, revision=None, token=None, "
     "commit_message='Upload a PosEnc model', license=None, language=None, dataset=None, dry_run=False, "

@@ -32,8 +32,8 @@ def export(
         str | None, typer.Option(metavar="FILE", help="Labelled data to score in float32 and in int8.")
     ] = None,
     largest_drop: Annotated[
-        float, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall in int8.")
-    ] = 0.01,
+        float | None, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall. Default: 0.01.")
+    ] = None,
     calibrate: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges. Default: sentences that come along."),

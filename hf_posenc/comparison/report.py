@@ -68,7 +68,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         gaps=gaps_in_words(summary) if len(plan.seeds) > 1 else "",
         statistics=statistics,
         about=BASELINES,
-        most_rows=MOST_SEEN,
+        most_seen=MOST_SEEN,
         runs=runs,
         rows=" or ".join("all" if count is None else f"at most {count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(parts), max(parts)))),

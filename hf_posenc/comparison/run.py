@@ -127,7 +127,7 @@ def run_one(
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = data.training_splits(run)
     ending = {"least_gain": plan.until_flat.gain, "least_steps": plan.until_flat.least} if plan.until_flat else {}
-    shared = {
+    shared: dict[str, Any] = {
         "task": run.task.name,
         "scheme": run.scheme,
         "seed": run.seed,
@@ -152,8 +152,7 @@ def run_one(
         "last_loss": losses[-1] if losses else None,
     }
     made = [{**shared, **row} for row in tested]
-    is_long = trained.report.history[-1].get("step", 0) >= LEAST_STEPS
-    has_risen = is_long and losses and losses[-1] > RISEN * losses[0]
+    has_risen = shared["steps"] >= LEAST_STEPS and losses and losses[-1] > RISEN * losses[0]
     if has_risen and majority and not _is_above(made, majority, plan.home_length):
         return _diverged(majority, shared, HAS_RISEN)
     return made

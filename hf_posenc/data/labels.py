@@ -80,6 +80,21 @@ class Labels:
 
 
 @dataclass(frozen=True)
+class _Writing:
+    """The form of labels that those of a split must have: the training rows', or else a model's.
+
+    Attributes:
+        trained: the labels of the model to go on from, whose names keep their form.
+        spelt: labels that stay as they are written, though they are numbers.
+        marks: lists of 0 and 1 of this length are marks, and others none; None: nothing is known, and they are read.
+    """
+
+    trained: tuple[str, ...]
+    spelt: frozenset[str] = frozenset()
+    marks: int | None = None
+
+
+@dataclass(frozen=True)
 class _Column:
     """The labels of one split.
 
@@ -151,13 +166,12 @@ def _labelled(
 ) -> list[_Column]:
     """The labels of the splits that have any, those of training rows first: the others write theirs as these do."""
     labelled: list[_Column] = []
-    spelt = set[str]() if "train" in splits else {*trained}
-    marks = None if "train" in splits else len(trained)
+    writing = _Writing(trained) if "train" in splits else _Writing(trained, frozenset(trained), len(trained))
     for split in sorted(splits, key=lambda split: split != "train"):
         table = splits[split]
         if split == "test" and not set(columns.labels) & set(table.names):
             continue
-        column = _read(table, columns, split, options, spelt, trained, marks)
+        column = _read(table, columns, split, options, writing)
         missing = [row for row, names in enumerate(column.rows) if names is None]
         if split == "test" and len(missing) == len(table):
             continue
@@ -165,28 +179,16 @@ def _labelled(
             table.refuse_missing(split, missing, "label", f"none in column {columns.label!r}")
         labelled.append(column)
         if split == "train":
-            spelt = column.seen
-            marks = column.marks
+            writing = _Writing(trained, frozenset(column.seen), column.marks)
     return labelled
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read(
-    table: Table,
-    columns: Columns,
-    split: str,
-    options: Options,
-    spelt: set[str],
-    trained: tuple[str, ...],
-    marks: int | None,
-) -> _Column:
-    """The label column of a split; numbers that are among the labels `spelt` stay as they are written.
-
-    Lists of 0 and 1 are marks where they are of so many, as those of the training rows; None: these are read.
-    """
-    name = columns.label
+def _read(table: Table, columns: Columns, split: str, options: Options, writing: _Writing) -> _Column:
+    """The label column of a split, written as others are."""
+    name, spelt = columns.label, writing.spelt
     require_columns(table, columns.labels, "label_column", split)
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
@@ -197,7 +199,7 @@ def _read(
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     declared = table.classes(name)
     length = _marks_in(rows) if is_list and declared is None else 0
-    if length and marks in (None, length):
+    if length and writing.marks in (None, length):
         rows = _names_of_marks(rows, options.named_labels, name)
     kind = _kind_of(list(chain.from_iterable(filter(None, rows))), is_numeric, f"Column {name!r} of the {split} data")
     if is_list and kind == "real" and columns.label_delimiter is None:
@@ -206,8 +208,8 @@ def _read(
             f"that apply to each text, or give columns of 0 and 1: {spell('label_column', 'a,b')}."
         )
     known = declared or _said_of_numbers(kind, options)
-    exact = spelt if known is None else {*known}  # which may begin or end with blanks
-    forms = {one_form(form): form for form in (*exact, *options.named_labels, *trained)}
+    exact = spelt if known is None else frozenset(known)  # which may begin or end with blanks
+    forms = {one_form(form): form for form in (*exact, *options.named_labels, *writing.trained)}
 
     def name_of(item: Any) -> str:
         spelling = _name_of(item, kind, known, spelt)
@@ -217,7 +219,7 @@ def _read(
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known, length)
 
 
-def _cells_of_labels(table: Table, name: str, delimiter: str | None, spelt: set[str]) -> tuple[list[Any], bool]:
+def _cells_of_labels(table: Table, name: str, delimiter: str | None, spelt: frozenset[str]) -> tuple[list[Any], bool]:
     """The cells of a column of labels, None where it has none; and True where they are numbers in words."""
     cells = [None if is_missing(cell) else cell for cell in table.class_names(name)]
     if delimiter is not None:
@@ -281,7 +283,7 @@ def name_in_memory(label: Any) -> str:
     return one_form(written(label))
 
 
-def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str]) -> str:
+def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: frozenset[str]) -> str:
     """A label's name: of a known one its own, of another as it is written, or as a whole number is."""
     spelling = one_form(str(item).strip())
     if kind != "whole" or (known is None and spelling in spelt):

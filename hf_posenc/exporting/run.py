@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 TARGETS = ("native", *GRAPHS)
 """What a checkpoint can be exported to."""
 _LARGEST_DROP = 0.01
+"""Unless it is said."""
 _CALIBRATED_WITH = 300
 """Texts that ranges of activations are taken from."""
 
@@ -120,7 +121,7 @@ def export(
     to: str,
     quantize: str | None = None,
     evaluate: str | Path | None = None,
-    largest_drop: float = _LARGEST_DROP,
+    largest_drop: float | None = None,
     calibrate: str | Path | None = None,
     overwrite: bool = False,
     revision: str | None = None,
@@ -139,7 +140,7 @@ def export(
         quantize: `int8`: weights and matrix products in 8 bits. ONNX Runtime finds the ranges of activations while it
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
-        largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
+        largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression. None: 0.01.
         calibrate: texts for OpenVINO's ranges, a file like those that the model will read, of which at most 300 are
             taken, evenly. None: sentences that come along.
         overwrite: replace what was written into `output`, when the new files are complete.
@@ -210,7 +211,7 @@ def _target(to: str) -> tuple[str, str | None]:
 def _quantizer(
     evaluate: str | None,
     calibrate: str | None,
-    largest_drop: float,
+    largest_drop: float | None,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     known: Known,
@@ -228,7 +229,7 @@ def _quantizer(
         quantize_graph,
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
         calibration=calibration,
-        largest_drop=largest_drop,
+        largest_drop=_LARGEST_DROP if largest_drop is None else largest_drop,
         evaluated_on=None if evaluate is None else last_name(evaluate),
         calibrated_on=calibrated_on,
     )
@@ -261,7 +262,7 @@ def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[
 
 
 def _check_int8(
-    to: str, quantize: str | None, evaluate: str | None, largest_drop: float, calibrate: str | None
+    to: str, quantize: str | None, evaluate: str | None, largest_drop: float | None, calibrate: str | None
 ) -> None:
     """Refuses options of quantisation that don't fit."""
     if quantize not in (None, "int8"):
@@ -279,6 +280,6 @@ def _check_int8(
         wanted = f"is for openvino; {to} finds the ranges while it runs. Leave it out."
         raise UserError(wanted, parameter="calibrate", value=calibrate)
     check_range("largest_drop", largest_drop, FROM_0_TO_1)
-    if evaluate is None and largest_drop != _LARGEST_DROP:
+    if evaluate is None and largest_drop is not None:
         wanted = f"is for the score of {spell('evaluate')}. Give both, or leave it out."
         raise UserError(wanted, parameter="largest_drop", value=largest_drop)
