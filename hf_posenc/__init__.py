@@ -141,10 +141,17 @@ def _register_adapters(constants: ModuleType) -> None:
             targets.setdefault("posenc", [target.removesuffix(".dense") for target in targets["bert"]])
 
 
+def _complete(model: ModuleType) -> None:
+    """Brings in what registers itself at the seam of the model, which imports nothing of the package."""
+    for name in ("kernels", "schemes.support"):
+        importlib.import_module(f".{name}", __name__)
+
+
 with contextlib.suppress(ImportError):  # a GPU image in which nothing was installed has no PEFT either
     import wrapt
 
     wrapt.register_post_import_hook(_register_adapters, "peft.utils.constants")
+    wrapt.register_post_import_hook(_complete, f"{__name__}.model")
 
 
 def _is_the_command() -> bool:
@@ -157,3 +164,5 @@ def _is_the_command() -> bool:
 
 if not _is_the_command():
     from . import model as model  # which registers with the Auto classes
+
+    _complete(model)

@@ -41,6 +41,12 @@ model = peft.get_peft_model(hf_posenc.PosEncModel(config), peft.LoraConfig())
 print(*sorted({name.split(".")[-2] for name, _ in model.named_modules() if name.endswith("lora_A")}))
 """
 TABLE = "from hf_posenc.model.scheme_table import SCHEMES\nprint(*sorted(SCHEMES))\n"
+SEAM = """
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.seam import kernels
+print(type(PosEncConfig.support).__name__, kernels.Dropout.__module__)
+"""
+COMPLETED = "PackageSupport hf_posenc.kernels.dropout"
 MODELS, QUERY_VALUE = "PosEncModel PosEncForTokenClassification", "query value"
 
 
@@ -51,8 +57,10 @@ MODELS, QUERY_VALUE = "PosEncModel PosEncForTokenClassification", "query value"
         (f"from transformers import AutoModel\nimport peft\nimport hf_posenc\n{LORA}{LOAD}", [QUERY_VALUE, MODELS]),
         (f"sys.argv = []\nimport hf_posenc\n{LOAD}", [MODELS]),
         (f"sys.argv[0] = '/bin/hf-posenc'\n{TABLE}import hf_posenc\nhf_posenc.PosEncConfig\n{LOAD}", [None, MODELS]),
+        (f"sys.argv[0] = '/bin/hf-posenc'\n{SEAM}", [COMPLETED]),
+        (f"sys.modules['wrapt'] = None\n{SEAM}", [COMPLETED]),
     ],
-    ids=["transformers and peft", "hf_posenc, without arguments", "the table"],
+    ids=["transformers and peft", "hf_posenc, without arguments", "the table", "the command", "a bare image"],
 )
 def test_model_adapters_and_schemes_are_known_whatever_was_imported_first(code, printed):
     """The Auto classes know the model, LoRA takes BERT's targets, and the table of schemes is full."""

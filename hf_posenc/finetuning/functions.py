@@ -263,7 +263,7 @@ def predict(
         backend=backend,
     )
     names = answers.classifier.known.label_names
-    with readable("The input", f"A data frame can't hold it. The command keeps it: {spell('output', 'new.parquet')}."):
+    with readable("The input", "A data frame can't hold it: `hf-posenc predict --output FILE.parquet` keeps it."):
         answers.rows.to_pandas(integer_object_nulls=True)  # said before anything is computed
     given = list(answers.compute())
     if place is not None:

@@ -1,15 +1,12 @@
 """The checkpoint: the files of this folder travel, as far as a checkpoint uses them. This one doesn't.
 
-It runs before any other module of the folder. It registers the models with transformers' Auto classes, so that PosEnc
-checkpoints load without `trust_remote_code`, and imports what registers itself at the seam.
+It registers the models with transformers' Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
 """
 
 import importlib
 
 import transformers
 
-from .. import kernels as kernels
-from ..schemes import support as support
 from .configuration_posenc import AUTO_MAP, PosEncConfig
 
 for _auto, _code in AUTO_MAP.items():
