@@ -82,7 +82,7 @@ def fit(
     >>> import hf_posenc
     >>> things = ("film", "book", "play", "song", "game", "meal", "walk", "talk")
     >>> texts = [f"a {word} {thing}" for thing in things for word in ("good", "bad")]
-    >>> fitted = hf_posenc.fit(texts, ["yes", "no"] * 8, max_steps=20)
+    >>> fitted = hf_posenc.fit(texts, ["yes", "no"] * 8, max_steps=40)
     >>> print(fitted.predict(["a good show", "a bad show"]))
     ['yes' 'no']
 
