@@ -27,7 +27,7 @@ from ..data.reading import DELIMITERS, Dialect
 from ..data.sources import read
 from ..data.tables import Table
 from ..errors import UserError, spell, user_errors
-from ..inference.logits import take_off_autocast
+from ..inference.logits import check_token_types, take_off_autocast
 from ..options import Options
 from ..progress import ProgressConsole, Stop
 from ..quiet import without_bars
@@ -118,6 +118,7 @@ def _train(
     remember_columns(model.config, prepared.columns, _dialect(options, tables["train"]))
     tokenizer.model_max_length = input_length(model, tokenizer, options.max_length)
     encoded, cut = encode(prepared, tokenizer, tokenizer.model_max_length)
+    check_token_types(model, encoded["train"][:1])
     recipe = make_recipe(options, model, tokenizer, encoded, ending)
     loss = make_loss(prepared.labels, parts["train"][1], options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale

@@ -5,7 +5,7 @@ whatever the model was trained in, unless bfloat16 is asked for. Evaluations in 
 best epoch, and stay in the training's precision.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -82,7 +82,7 @@ def logits_of(
 def _answers(model: Any, tokenizer: PreTrainedTokenizerBase, bf16: bool, batch: list[Row]) -> list[np.ndarray]:
     """The logits of one batch."""
     padded = pad_rows(batch, tokenizer.pad_token_id, tokenizer.padding_side)
-    _check_token_types(model, padded)
+    check_token_types(model, padded)
     parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
     with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
         logits = model(**parts).logits.float().cpu().numpy()
@@ -95,10 +95,14 @@ def _answers(model: Any, tokenizer: PreTrainedTokenizerBase, bf16: bool, batch: 
     return list(logits)
 
 
-def _check_token_types(model: Any, batch: dict[str, torch.Tensor]) -> None:
-    """Refuses pairs of texts for a model whose table of token types has no row for the second."""
+def check_token_types(model: Any, batch: Mapping[str, Any]) -> None:
+    """Refuses pairs of texts for a model whose table of token types has no row for the second.
+
+    Raises:
+        UserError: a type of the batch is none of the model's.
+    """
     kinds = getattr(getattr(model, "config", None), "type_vocab_size", 0)
-    if kinds and "token_type_ids" in batch and (largest := int(batch["token_type_ids"].max())) >= kinds:
+    if kinds and "token_type_ids" in batch and (largest := np.max(np.asarray(batch["token_type_ids"]))) >= kinds:
         raise UserError(
             f"The tokenizer gives tokens of the type {largest}, as the second text of a pair has, and the model has "
             f"type_vocab_size={kinds}. Give single texts, or join the two."

@@ -88,6 +88,8 @@ def test_a_pair_of_texts_for_a_model_without_a_second_token_type_is_refused(tmp_
     assert len(classifier.predict(TEXTS)) == len(TEXTS)
     with pytest.raises(UserError, match=r"the type 1, .* and the model has type_vocab_size=1\. Give single texts"):
         classifier.predict([("who saw", "karla")])
+    with pytest.raises(UserError, match=r"the type 1, .* and the model has type_vocab_size=1\. Give single texts"):
+        hf_posenc.fit([("who saw", text) for text in "abcd"], list("xyxy"), pretrained=str(tmp_path), max_steps=1)
 
 
 def test_a_graph_on_the_hub_is_downloaded_first():
