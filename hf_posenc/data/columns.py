@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from ..errors import UserError, spell
@@ -104,7 +104,12 @@ def _listed(names: Sequence[str]) -> str:
 def is_absent(cell: Any) -> bool:
     """True for a cell that holds nothing: None, NaN, or what pandas has for them."""
     of_pandas = type(cell).__name__ in ("NAType", "NaTType")  # by name: a bare image has no pandas
-    return cell is None or of_pandas or (isinstance(cell, float) and math.isnan(cell))
+    return cell is None or of_pandas or (_is_real(cell) and math.isnan(cell))
+
+
+def _is_real(cell: Any) -> bool:
+    """True for a real number of Python or NumPy that may be none, and may have a fraction."""
+    return isinstance(cell, Real) and not isinstance(cell, Integral)
 
 
 def is_missing(cell: Any) -> bool:
@@ -114,7 +119,7 @@ def is_missing(cell: Any) -> bool:
 
 def written(cell: Any) -> str:
     """A cell as text; an empty one if it is missing. Beside gaps whole numbers of a table are real ones."""
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+    if _is_real(cell) and float(cell).is_integer() and abs(cell) < 2**53:
         return str(int(cell))
     return "" if is_absent(cell) else str(cell)
 

@@ -4,6 +4,8 @@ A table is read by the names of its columns, and a missing cell is an empty text
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -104,16 +106,20 @@ def values_in_memory(given: Any) -> list[Any]:
 def labels_in_memory(given: Any) -> Any:
     """Labels in a form that scikit-learn takes: other libraries' tables as data frames, their columns as lists.
 
+    Decimals and fractions, as databases give them, become Python's real numbers.
+
     Raises:
         UserError: two columns have the same name.
     """
     if isinstance(given, pd.DataFrame):
         _refuse_twice("y", given)
+    elif isinstance(given, list | pd.Series) and any(isinstance(label, Decimal | Fraction) for label in given):
+        return [float(label) if isinstance(label, Decimal | Fraction) else label for label in given]
     if isinstance(given, pd.DataFrame | pd.Series) or not (isinstance(given, Column | Dataset) or _speaks_arrow(given)):
         return given
     frame = _frame_in_memory(given)
     if frame is None:
-        return values_in_memory(given)
+        return labels_in_memory(values_in_memory(given))
     objects = frame.select_dtypes("object")  # numbers with missing ones: scikit-learn takes pandas' own types for those
     return frame.assign(**{name: objects[name].convert_dtypes(convert_string=False) for name in objects})
 

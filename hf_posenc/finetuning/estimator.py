@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from numbers import Number
 from pathlib import Path
@@ -36,7 +36,7 @@ from ..checkpoints.files import TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
 from ..checkpoints.tokenizers import without_cuts
-from ..data.columns import is_absent, note, notes_of, remembered_columns, spelt
+from ..data.columns import is_missing, note, notes_of, remembered_columns, spelt
 from ..data.labels import MOST_NUMBERED, many_numbers, name_in_memory
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
@@ -48,6 +48,7 @@ from ..inference.logits import logits_of
 from ..inference.windows import Windows, remarks_on_long
 from ..options import READING, Options, refuse_given
 from ..quiet import alone, silence, without_bars
+from ..schemes.scheme_file import register_scheme
 from ..training import run_folder
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.report import PICTURE
@@ -193,6 +194,13 @@ class _Estimator(BaseEstimator):
             setattr(self, name, None)
         return super().set_params(**parameters)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As pickle has it; a scheme's file is registered before the model is read, whose class is its code."""
+        new, arguments, *state = super().__reduce_ex__(protocol)
+        if (file := getattr(self, "scheme_file", None)) is None:
+            return new, arguments, *state
+        return _new_with_scheme, (_SchemeFile(str(Path(expanded(file)).absolute()), self.scheme), *arguments), *state
+
     # ---- training ---------------------------------------------------------------------------------------------------
 
     def _read(self, X: Any, y: Any) -> tuple[tuple[list[str], list[tuple[str, ...]]], Any, list[int]]:
@@ -318,6 +326,21 @@ class _Estimator(BaseEstimator):
         return tags
 
 
+@dataclass(frozen=True)
+class _SchemeFile:
+    """A file that is registered where a pickle of this is read."""
+
+    path: str
+    scheme: str | None
+
+    def __reduce__(self) -> Any:
+        return register_scheme, (self.path, self.scheme)
+
+
+def _new_with_scheme(_: Any, kind: type[_Estimator], *arguments: Any) -> Any:
+    return kind.__new__(kind, *arguments)
+
+
 class PosEncClassifier(ClassifierMixin, _Estimator):
     """A text classifier for scikit-learn: `fit(texts, labels)`, `predict(texts)`, `predict_proba(texts)`.
 
@@ -332,6 +355,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         **options: of `hf-posenc train`, by their names with underscores, such as `pretrained`, `max_steps=100` or
             `validation_share=0` (all texts are trained on, and the last weights are kept); its help lists them.
+            `label_names` orders labels that are words.
 
     Attributes:
         classes_: the labels, (C,), sorted; of several per text the columns.
@@ -348,16 +372,17 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         check_classification_targets(y)
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if several:
-            self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
+            given = np.array(getattr(y, "columns", range(labels.shape[1])))
             values: list[Any] = [np.flatnonzero(row).tolist() for row in labels]
         else:
-            self.classes_, values = _classes(column_or_1d(labels, warn=True))
-        classes = ClassLabel(names=list(map(name_in_memory, self.classes_.tolist())))
+            given, values = _classes(column_or_1d(labels, warn=True))
+        classes = ClassLabel(names=_distinct_names(given.tolist()))
         target = List(classes) if several else classes
         problem_type = "multi_label_classification" if several else "single_label_classification"
         self._fit(rows, names, _with_gaps(values, missing), target, problem_type)
+        self.classes_ = given
         # The checkpoint has names of labels alone; these are the labels as they were given.
-        note(self.model_.config, classes=self.classes_.tolist())
+        note(self.model_.config, classes=given.tolist())
         return self
 
     def _class_logits(self, X: Any, windows: str | None, stride: int | None) -> tuple[np.ndarray, str]:
@@ -407,6 +432,15 @@ def _classes(labels: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return classes[[names.index(name) for name in distinct]], [numbers[row] for row in rows.tolist()]
 
 
+def _distinct_names(labels: list[Any]) -> list[str]:
+    """The names of labels; refuses columns of labels that would have one name, as 1 and "1"."""
+    names = list(map(name_in_memory, labels))
+    for label, name in zip(labels, names, strict=True):
+        if names.count(name) > 1:
+            raise UserError(f"y has two columns {label!r}, as they are written. Give each label a name of its own.")
+    return names
+
+
 def _problem_type(labels: Any, asked: str | None) -> str:
     """The problem type of labels in memory; refuses one that they contradict."""
     kinds = {"multilabel-indicator": "multi_label_classification", "continuous": "regression"}
@@ -421,7 +455,7 @@ def _problem_type(labels: Any, asked: str | None) -> str:
             return asked
     wanted = {
         "single_label_classification": "one label for each text, a string or a whole number",
-        "multi_label_classification": "an array (n, C) of 0 and 1, or a table with a column for each label",
+        "multi_label_classification": "an array (n, C) of 0 and 1, or a table with a column for each of several labels",
         "regression": "one number for each text",
     }
     contradicts = f"contradicts the labels, which are written for a {seen}. Give {wanted[asked]}."
@@ -473,17 +507,20 @@ def _with_gaps(values: list[Any], missing: Collection[int]) -> list[Any]:
     return [None if row in missing else next(given) for row in range(len(values) + len(missing))]
 
 
+_are_missing = np.frompyfunc(is_missing, 1, 1)
+
+
 def require_labels(labels: Any, *, skips: bool = False) -> list[int]:
     """The rows without a label, if `skips`; else refuses them, which NumPy would compare, and what is no label."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
-    missing = np.atleast_1d(pd.isna(np.asarray(labels, dtype=object)))
+    missing = np.atleast_1d(_are_missing(np.asarray(labels, dtype=object)))
     rows = np.unique(np.argwhere(missing)[:, 0]).tolist()
     if rows and not skips:
-        what = f"Input contains NaN or None: the label of row {rows[0]}"
+        what = f"Input contains NaN, blanks or None: the label of row {rows[0]}"
         raise UserError(f"{what}. Fill it in, or leave such rows out with skip_missing=True.")
     cells = np.empty(0) if issparse(labels) else np.atleast_1d(np.asarray(labels, dtype=object))
-    given = [(place[0], cell) for place, cell in np.ndenumerate(cells) if not is_absent(cell)]
+    given = [(place[0], cell) for place, cell in np.ndenumerate(cells) if not is_missing(cell)]
     refuse_surrogates((f"The label of row {row}", cell) for row, cell in given if isinstance(cell, str))
     _refuse_odd(given)
     return rows

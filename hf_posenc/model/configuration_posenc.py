@@ -97,7 +97,7 @@ class PosEncConfig(PreTrainedConfig):
 
     Raises:
         ValueError: a value is out of range. The message names the value and what is accepted. Where hf_posenc is
-            installed, also: a keyword, the scheme or one of its arguments doesn't exist.
+            imported, also: a keyword, the scheme or one of its arguments doesn't exist.
         StrictDataclassFieldValidationError: a value has the wrong type.
     """
 

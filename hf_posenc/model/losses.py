@@ -64,9 +64,8 @@ def sequence_classification_loss(
         kind = "multi_label_classification" if several else "single_label_classification"
         kind = "regression" if classes == 1 else kind
     is_one_each = kind == "single_label_classification" or classes == 1
-    if is_one_each and labels.shape[1:] == (1,):
-        labels = labels.squeeze(1)
-    way_out = f"config.problem_type={kind!r}; for 0 or 1 of each class it is 'multi_label_classification'."
+    labels = labels.reshape(-1) if is_one_each and labels.numel() == len(logits) else labels
+    way_out = f"config.problem_type={kind!r} wants these; for 0 or 1 of each class it is 'multi_label_classification'."
     check_shape("labels", labels, tuple(logits.shape[:1] if is_one_each else logits.shape), way_out)
     if kind == "single_label_classification":
         loss = cross_entropy(logits, labels, num_items_in_batch)

@@ -201,6 +201,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
         Transformers never calls `_init_weights` on a module without direct parameters, so a scheme made of children
         couldn't initialise itself there. The separate generator makes all other weights equal whatever the scheme.
         """
+        if not isinstance(self.base_model, PosEncModel):
+            raise ValueError(f"{type(self).__name__} has no PosEncModel in self.model. Give its encoder that name.")
         scheme = cast(PositionScheme, self.base_model.position)
         pending = not getattr(scheme, "_is_hf_initialized", False)
         for module in scheme.modules():
@@ -231,7 +233,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         """Writes weights and config, and with the config the code, including that of a custom scheme.
 
         Raises:
-            ValueError: the code can't travel, or the config was changed after the model was built. Nothing is written.
+            ValueError: the code can't travel, or with the changed config the weights would compute something else.
         """
         self.config.support.check_saving(self)
         super().save_pretrained(save_directory, *args, **kwargs)

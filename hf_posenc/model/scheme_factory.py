@@ -79,7 +79,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
     defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
     scaled = {key: config.token_rms for key in accepted if key == getattr(scheme, "token_scaled", None)}
     kwargs.update({**defaults, **scaled, **kwargs})
-    sizes = _sizes(config, scheme)
+    sizes = sizes_of(config, scheme)
     try:
         built = scheme(**sizes, **kwargs)
     except TypeError as error:
@@ -96,7 +96,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
     return built
 
 
-def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
+def sizes_of(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
     """The arguments of a constructor that a config fills."""
     # A stranger's scheme may inherit from another copy of the protocol's file, whose own `embed` adds nothing.
     adds = any("embed" in vars(base) for base in scheme.__mro__ if not base.__module__.endswith("scheme_base"))

@@ -46,7 +46,7 @@ class ConfigSupport:
 
     def find_scheme(self, config: Any, name: str) -> Any:
         """The class of a scheme that the table of this code lacks."""
-        lacks = "isn't in this checkpoint's scheme_table.py. Choose one that is, or install hf_posenc, which has all."
+        lacks = "isn't in this checkpoint's scheme_table.py. Choose one that is, or import hf_posenc, which has all."
         raise ValueError(f"position_embedding_type={name!r} {lacks}")
 
     def check_built(self, config: Any, scheme: Any) -> None:

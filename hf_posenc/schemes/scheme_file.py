@@ -1,7 +1,9 @@
 """Registering a user's schemes: a class, or those of a file, as `scheme_file` does."""
 
+import contextlib
 import hashlib
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +14,9 @@ from transformers.utils import logging
 from ..errors import UserError
 from ..files import expanded, sha256
 from ..model.scheme_base import PositionScheme
+from ..model.scheme_factory import FROM_CONFIG
 from ..model.scheme_table import SCHEMES
-from .support.saved_code import remember_code
+from .support.saved_code import code_of, remember_code, source_file
 
 logger = logging.get_logger(__name__)
 
@@ -25,7 +28,7 @@ def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None 
     """Adds a scheme to the table, or every scheme of a file: `position_embedding_type` then selects it by its name.
 
     A class that is defined again, as when a notebook cell runs twice, replaces the earlier one; existing models keep
-    theirs. Registering the same file again does nothing.
+    theirs, and are saved with its code. Registering the same file again does nothing, nor a module's class by its file.
 
     Args:
         scheme: a class; or a Python file, which runs as a module of its folder: `from .helper import name` imports from
@@ -37,9 +40,9 @@ def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None 
         The names.
 
     Raises:
-        UserError: the name is taken by another class or isn't a plain word, or the class overrides no hook; the file
-            doesn't exist, can't be imported, defines no scheme or has changed since this process read it; or it isn't
-            clear what to call a scheme.
+        UserError: the name is taken by another class or isn't a plain word, or the class overrides no hook or has an
+            argument of its own that isn't keyword-only; the file doesn't exist, can't be imported, defines no scheme or
+            has changed since this process read it; or it isn't clear what to call a scheme.
     """
     if isinstance(scheme, (str, Path)):
         return [_register(*named) for named in _named_schemes(Path(expanded(scheme)), name)]
@@ -49,7 +52,7 @@ def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None 
 def _register(scheme: type[PositionScheme], name: str | None) -> str:
     """Adds one class to the table."""
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        wanted = "is no PositionScheme. Give the class, a subclass of it, or a file's path."
+        wanted = "is no PositionScheme. Give a subclass of it."
         raise UserError(wanted, parameter="scheme", value=scheme)
     name = vars(scheme).get("name") if name is None else name
     if not isinstance(name, str) or not name.isidentifier():
@@ -61,6 +64,8 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     known = SCHEMES.get(name)
     again = known is not None and (known.__module__, known.__qualname__) == (scheme.__module__, scheme.__qualname__)
     if known is not None and not again:
+        if _is_same_code(known, scheme):
+            return name
         raise UserError(f"is taken by {known.__name__}. Register under another name.", parameter="name", value=name)
     if scheme in SCHEMES.values() and known is not scheme:
         raise UserError(f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}.")
@@ -69,15 +74,33 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     bases = [base for base in scheme.__mro__ if not base.__module__.endswith("scheme_base")]
     if not any(hook in vars(base) for base in bases for hook in hooks):
         raise UserError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
+    _refuse_positional(scheme)
     if scheme.__module__ == "__main__" and not again:
         logger.warning(
-            f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To save or share one, "
-            "move the class to a file of its own, such as my_scheme.py, and import it from there."
+            f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To train, save or "
+            "share one, move the class to a file of its own, such as my_scheme.py, and import it from there."
         )
     scheme.name = name
     SCHEMES[name] = scheme
     remember_code(scheme)
     return name
+
+
+def _refuse_positional(scheme: type[PositionScheme]) -> None:
+    """Refuses an argument that isn't keyword-only and no size of the config: no config could give it."""
+    _, *parameters = inspect.signature(scheme.__init__).parameters.values()
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in FROM_CONFIG:
+            what = f"{scheme.__name__}: its argument {parameter.name!r} isn't keyword-only, as those of a scheme are"
+            raise UserError(f"{what}. Write `*,` before it: `def __init__(self, *, {parameter.name}=...)`.")
+
+
+def _is_same_code(one: type[PositionScheme], other: type[PositionScheme]) -> bool:
+    """True for one class that was read twice: a module that is imported, and the same file as a `scheme_file`."""
+    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel
+        is_one_file = source_file(one).resolve() == source_file(other).resolve()
+        return is_one_file and one.__qualname__ == other.__qualname__ and code_of(one) == code_of(other)
+    return False
 
 
 def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[PositionScheme], str]]:

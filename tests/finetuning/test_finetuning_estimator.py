@@ -8,12 +8,15 @@ import sys
 import tempfile
 import unittest
 import warnings
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from rich.console import Console
@@ -112,6 +115,7 @@ def test_predictions_are_labels_as_they_were_given(labels: Any, tmp_path: Path) 
     [
         (pd.Series([3, 10, 2, None] * 8), [2.0, 3.0, 10.0], ["2", "3", "10"]),  # which pandas makes real
         (["cafe\u0301", "tee", "caf\u00e9", "tee"] * 8, ["cafe\u0301", "tee"], ["caf\u00e9", "tee"]),
+        (["x", "y", " ", "y"] * 8, ["x", "y"], ["x", "y"]),
     ],
 )
 def test_labels_are_named_as_those_of_a_file(labels: Any, classes: list[Any], names: list[str]) -> None:
@@ -121,6 +125,26 @@ def test_labels_are_named_as_those_of_a_file(labels: Any, classes: list[Any], na
     assert (fitted.classes_.tolist(), list(fitted.model_.config.id2label.values())) == (classes, names)
     assert set(fitted.predict(texts)) <= set(classes)
     assert fitted.predict_proba(texts).shape == (32, len(names))
+
+
+def test_a_fit_that_is_refused_leaves_the_one_before() -> None:
+    texts, labels = data(32)
+    fitted = quick().fit(texts, labels)
+    before = fitted.predict_proba(texts)
+    with pytest.raises(UserError, match="max_steps=-5"):
+        fitted.set_params(max_steps=-5).fit(texts, [1, 2] * 16)
+    assert fitted.predict_proba(texts).tolist() == before.tolist()
+    assert set(fitted.predict(texts)) <= set(labels)
+
+
+def test_decimals_and_fractions_of_a_database_are_real_numbers() -> None:
+    texts, _ = data(32)
+    given = pd.Series([Decimal("0.5"), Decimal("1.25"), Fraction(1, 4), Decimal("2.5")] * 8)
+    decimals = pa.array([Decimal("0.50"), Decimal("1.25"), Decimal("0.25"), Decimal("2.50")] * 8)
+    numbers = PosEncRegressor(**OPTIONS, **SHORT).fit(texts, [0.5, 1.25, 0.25, 2.5] * 8).predict(texts)
+    for labels in (given, list(given), decimals):
+        fitted = hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, baselines=False)
+        assert fitted.predict(texts).tolist() == numbers.tolist()
 
 
 def test_columns_are_in_the_order_of_the_classes_whatever_that_of_the_checkpoint_was(tmp_path: Path) -> None:
@@ -250,6 +274,8 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
         ([], [], "no texts"),
         (["a", "b", "c"], ["x", None, "y"], "None: the label of row 1"),
         (["a", "b"], [["x"], None], "None: the label of row 1"),
+        (["a", "b", "c"], ["x", " ", "y"], "None: the label of row 1"),
+        (["a", "b"], pd.DataFrame([[0, 1], [1, 0]], columns=[1, "1"]), "y has two columns 1, as they are written"),
         (["a", "b", "c"], [["x"], ["y", "x"], ["x"]], "legacy multi-label .* MultiLabelBinarizer"),
         ([("a", "b")] * 3, [["x"], ["y", "x"], ["x"]], "legacy multi-label .* MultiLabelBinarizer"),
         (["a", "b"], np.array([[1, 2], [3, 4]]), "y should be a 1d array"),

@@ -279,6 +279,7 @@ def test_the_config_takes_what_the_tests_of_transformers_set_on_every_config():
         ("num_hidden_layers", 1),
         ("num_hidden_layers", 3),
         ("type_vocab_size", 0),
+        ("embedding_size", 32),
         ("tie_word_embeddings", False),
         ("hidden_act", "relu"),
         ("mlp_gated", True),
@@ -301,6 +302,21 @@ def test_a_config_that_does_not_describe_the_weights_is_not_saved(name, value, t
     assert not list(tmp_path.iterdir())
     setattr(model.config, name, built)
     model.save_pretrained(tmp_path)
+
+
+def test_a_length_that_the_weights_have_is_not_changed_in_the_config_and_a_trained_length_stays(tmp_path):
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    for scheme, length, more in (("learned", 128, {}), ("rope", 16, {"rope_parameters": dynamic})):
+        model = PosEncModel(tiny_config(scheme, **more))
+        model.config.max_position_embeddings = length
+        with pytest.raises(
+            ValueError, match=f"config.max_position_embeddings={length} isn't what this model was built"
+        ):
+            model.save_pretrained(tmp_path)
+    for more in ({}, {"rope_parameters": dynamic}):  # longer inputs, which need no table
+        model = PosEncModel(tiny_config("rope", **more))
+        model.config.max_position_embeddings = 512
+        model.save_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,7 +1,10 @@
 """A scheme from its author's file: registered, trained, saved, used again; what can't work is refused at the start."""
 
+import copy
+import importlib
 import json
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -15,6 +18,7 @@ from hf_posenc import (
     SCHEMES,
     AddedPosition,
     DistanceBias,
+    PosEncClassifier,
     PosEncConfig,
     PosEncModel,
     PositionScheme,
@@ -292,6 +296,57 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
         register_scheme(Other, "here")
 
 
+def test_a_model_is_saved_with_the_code_it_runs_whatever_is_registered_since(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = written(tmp_path, MINE.replace("Mine", "Edited"), "edited_scheme.py")
+    module = importlib.import_module("edited_scheme")
+    register_scheme(module.Edited, "edited")
+    config = PosEncConfig.from_size("tiny", vocab_size=9, position_embedding_type="edited")
+    first = PosEncModel(config)
+    file.write_text(file.read_text().replace("100", "1000"))
+    register_scheme(importlib.reload(module).Edited, "edited")
+    second = PosEncModel(config)
+    for model, step in ((first, "/ 100\n"), (second, "/ 1000\n"), (first, "/ 100\n")):
+        model.save_pretrained(tmp_path / "saved")
+        assert (tmp_path / "saved" / "edited_scheme.py").read_text().endswith(step)
+
+
+def test_the_class_of_a_module_and_the_same_file_are_one_scheme(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = MINE.replace("Mine(PositionScheme):", 'Twice(PositionScheme):\n    name = "twice_read"')
+    file = written(tmp_path, text, "twice_scheme.py")
+    module = importlib.import_module("twice_scheme")
+    assert register_scheme(module.Twice) == register_scheme(file) == ["twice_read"]
+    assert SCHEMES["twice_read"] is module.Twice
+    other = written(tmp_path, text.replace("100", "50"), "other_scheme.py")
+    with pytest.raises(UserError, match="name='twice_read' is taken by Twice"):
+        register_scheme(other)
+
+
+def test_an_argument_that_no_config_could_give_is_refused():
+    class Positional(Sound):
+        def __init__(self, hidden_size, period=7):
+            super().__init__()
+
+    with pytest.raises(UserError, match=r"Positional: its argument 'period' isn't keyword-only.* `\*,` before it"):
+        register_scheme(Positional, "positional")
+
+
+def test_a_pickled_estimator_brings_its_scheme_file(tmp_path, monkeypatch):
+    file = written(tmp_path, MINE)
+    options = {"scheme": "pickled", "scheme_file": str(file), "max_steps": 1, "validation_share": 0}
+    fitted = PosEncClassifier(**options).fit(["a b", "b a"], ["x", "y"])
+    assert copy.deepcopy(fitted).get_params() == fitted.get_params()
+    before, written_down = fitted.predict_proba(["a b"]), pickle.dumps(fitted)
+    for name in [name for name in sys.modules if name.startswith("scheme_files_")]:  # as in another process
+        monkeypatch.delitem(sys.modules, name)
+    with schemes_restored():
+        del SCHEMES["pickled"]
+        read = pickle.loads(written_down)
+        assert type(read.model_.model.position) is SCHEMES["pickled"] is not type(fitted.model_.model.position)
+        assert read.predict_proba(["a b"]) == pytest.approx(before)
+
+
 def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):
     register_scheme(TakesRopeParameters, "takes_rope")
     for parameters, theta in ((None, 10000.0), ({"rope_theta": 500.0}, 500.0)):
@@ -343,7 +398,7 @@ def test_a_class_of_the_main_script_works_but_cannot_be_saved(tmp_path, monkeypa
     with pytest.raises(ValueError, match="Here is defined in __main__, whose code can't travel with a model. Move the"):
         exec(MAIN, {"__name__": "__main__"})
     assert "torch.Size([1, 2, 128])" in capsys.readouterr().out
-    assert "Here is defined in __main__, whose code can't be saved with a model. To save" in caplog.text
+    assert "Here is defined in __main__, whose code can't be saved with a model. To train" in caplog.text
     assert not (tmp_path / "out").exists()
 
 

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import json
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,20 @@ from ...errors import did_you_mean
 from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from ...model.position_rope import PLAIN_ROPE
 from ...model.scheme_base import PositionScheme
-from ...model.scheme_factory import make_scheme, own_arguments, scheme_kwargs
+from ...model.scheme_combined import CombinedPosition
+from ...model.scheme_factory import make_scheme, own_arguments, scheme_kwargs, sizes_of
 from ...model.scheme_table import AUGMENTATIONS, EMBEDDING_STEPS, SCHEMES
 from ...model.seam import ConfigSupport
 from ..names import FieldError, scheme_names
-from .loaded_code import find_scheme, is_deferred, is_newer, loading_checkpoint, note_origin, schemes_of
+from .loaded_code import (
+    find_scheme,
+    is_deferred,
+    is_newer,
+    loading_checkpoint,
+    note_classes,
+    note_origin,
+    saved_schemes,
+)
 from .rows import may_unpad
 from .saved_code import collect_code, is_built_in, source_file
 
@@ -42,13 +52,15 @@ for _size in SIZES.values():
 _OF_SCHEME = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 # Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
 _BUILT_WITH = (
-    *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
+    *("type_vocab_size", "embedding_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
     *("mlp_gated", "attention_bias", "mlp_bias"),
     *("layer_norm_eps", "norm_position", "norm_type", "token_dropout", "scale_embeddings"),
     *("classifier_hidden_act", "classifier_norm"),
     *_OF_SCHEME,
 )
 
+_SIZES = {"max_positions": "max_position_embeddings", "token_rms": "initializer_range"}
+"""The fields behind what a scheme may take from a config, beyond those that are compared in any case."""
 _FIELDS = [field.name for field in fields(PosEncConfig)]  # without its class variables
 _KEYWORDS = (
     *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
@@ -160,7 +172,11 @@ class PackageSupport(ConfigSupport):
             ValueError: loaded again, the weights would compute something else; or see `code_files`.
         """
         body = model.base_model
-        as_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
+        combines = isinstance(body.position, CombinedPosition)
+        parts = body.position.parts if combines else {body.position.name: body.position}
+        schemes = {name: type(part) for name, part in parts.items()}
+        fields = [*_BUILT_WITH, *_sizes_changed(body._config_when_built, model.config, schemes.values())]
+        as_built = {name: getattr(body._config_when_built, name) for name in fields}
         for name, built in {**as_built, "num_hidden_layers": len(body.layers)}.items():
             value = getattr(model.config, name)
             if value != built:
@@ -169,11 +185,12 @@ class PackageSupport(ConfigSupport):
                     f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
                     f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
                 )
+        note_classes(model.config, schemes)
         code_files(model.config)
 
     def code_files(self, config: PosEncConfig, folder: Path) -> dict[str, str]:
         """The code of a checkpoint, see `code_files`; not where it would replace what isn't a checkpoint's."""
-        sources = [source_file(scheme) for scheme in schemes_of(config).values() if not is_built_in(scheme)]
+        sources = [source_file(scheme) for scheme in saved_schemes(config).values() if not is_built_in(scheme)]
         if folder.resolve() in [source.resolve().parent for source in sources]:
             raise ValueError(
                 f"{str(folder)!r} holds the file that a scheme was imported from, and which the copy that "
@@ -216,7 +233,22 @@ def code_files(config: PosEncConfig) -> dict[str, str]:
     """
     used = {"AUGMENTATIONS": _used(AUGMENTATIONS, config.position_augmentation)}
     used["EMBEDDING_STEPS"] = _used(EMBEDDING_STEPS, *["token_dropout"] * (config.token_dropout is not None))
-    return collect_code(config.position_embedding_type, schemes_of(config), used)
+    return collect_code(config.position_embedding_type, saved_schemes(config), used)
+
+
+def _sizes_changed(built: PosEncConfig, config: PosEncConfig, schemes: Iterable[Any]) -> list[str]:
+    """The fields of which the schemes of a model took a size that isn't the config's any more.
+
+    A length beyond the trained one changes nothing of what takes `rope_parameters`, which hold that one.
+    """
+    fields = set()
+    for scheme in schemes:
+        before, now = sizes_of(built, scheme), sizes_of(config, scheme)
+        if {"rope_parameters", "max_positions"} <= now.keys():
+            trained = (built.rope_parameters or {}).get("original_max_position_embeddings", 0)
+            before["max_positions"] = max(now["max_positions"], trained)
+        fields |= {_SIZES[name] for name in _SIZES if name in now and now[name] != before[name]}
+    return sorted(fields)
 
 
 def _differs(path: Path, text: str) -> bool:

@@ -128,6 +128,17 @@ def schemes_of(config: PosEncConfig) -> dict[str, Any]:
     return {name: find_scheme(config, name) for name in config.position_embedding_type.split("+")}
 
 
+def note_classes(config: PosEncConfig, schemes: Mapping[str, Any]) -> None:
+    """Notes the classes that a model runs, whose code is saved: others may be registered by these names since."""
+    config._origin = replace(config._origin, classes={**config._origin.classes, **schemes})
+
+
+def saved_schemes(config: PosEncConfig) -> dict[str, Any]:
+    """The classes whose code is saved, by name: those that are noted, else as `schemes_of`."""
+    names = config.position_embedding_type.split("+")
+    return {name: config._origin.classes.get(name) or find_scheme(config, name) for name in names}
+
+
 def is_deferred(config: PosEncConfig, name: str) -> bool:
     """True where a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
     load = _active_load(config)
