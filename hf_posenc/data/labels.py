@@ -7,7 +7,7 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Any
@@ -86,12 +86,12 @@ class _Writing:
     Attributes:
         trained: the labels of the model to go on from, whose names keep their form.
         spelt: labels that stay as they are written, though they are numbers.
-        marks: lists of 0 and 1 of this length are marks, and others none; None: nothing is known, and they are read.
+        numbered: lists hold the numbers of labels, so that those of 0 and 1 alone mark none.
     """
 
     trained: tuple[str, ...]
     spelt: frozenset[str] = frozenset()
-    marks: int | None = None
+    numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Column:
         is_list: whether a row has several.
         kind: how they are written: `words`, `whole` numbers, or `real` ones, of which one has a fraction.
         known: all labels, if the data set declares them or `label_names` does.
-        marks: how many each row has, of lists of 0 and 1; else 0.
+        numbered: they are lists of numbers that name labels, or that `label_names` names.
     """
 
     name: str
@@ -114,7 +114,7 @@ class _Column:
     is_list: bool
     kind: str = "words"
     known: tuple[str, ...] | None = None
-    marks: int = 0
+    numbered: bool = False
 
     @property
     def seen(self) -> set[str]:
@@ -155,7 +155,7 @@ def encode_labels(
         if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
             wanted = f"has no column for the model's label {lacking[0]!r}. Name one for each."
             raise UserError(wanted, parameter="label_column")
-    if options.named_labels and {*options.named_labels} != {*labels.names}:
+    if options.named_labels and _forms(options.named_labels) != _forms(labels.names):
         holds = f"can't be: column {columns.label!r} holds {labels.sentence()}. Name these, or leave it out."
         raise UserError(holds, parameter="label_names", value=options.label_names)
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
@@ -166,7 +166,8 @@ def _labelled(
 ) -> list[_Column]:
     """The labels of the splits that have any, those of training rows first: the others write theirs as these do."""
     labelled: list[_Column] = []
-    writing = _Writing(trained) if "train" in splits else _Writing(trained, frozenset(trained), len(trained))
+    numbered = len(trained) > 2 and all(map(_WHOLE.fullmatch, trained))
+    writing = _Writing(trained) if "train" in splits else _Writing(trained, frozenset(trained), numbered)
     for split in sorted(splits, key=lambda split: split != "train"):
         table = splits[split]
         if split == "test" and not set(columns.labels) & set(table.names):
@@ -179,7 +180,7 @@ def _labelled(
             table.refuse_missing(split, missing, "label", f"none in column {columns.label!r}")
         labelled.append(column)
         if split == "train":
-            writing = _Writing(trained, frozenset(column.seen), column.marks)
+            writing = _Writing(trained, frozenset(column.seen), column.numbered)
     return labelled
 
 
@@ -198,8 +199,7 @@ def _read(table: Table, columns: Columns, split: str, options: Options, writing:
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     declared = table.classes(name)
-    length = _marks_in(rows) if is_list and declared is None else 0
-    if length and writing.marks in (None, length):
+    if is_list and declared is None and not writing.numbered and _are_marks(rows):
         rows = _names_of_marks(rows, options.named_labels, name)
     kind = _kind_of(list(chain.from_iterable(filter(None, rows))), is_numeric, f"Column {name!r} of the {split} data")
     if is_list and kind == "real" and columns.label_delimiter is None:
@@ -216,7 +216,8 @@ def _read(table: Table, columns: Columns, split: str, options: Options, writing:
         return item if item in exact else forms.get(spelling, spelling)
 
     names = [None if row is None else [*map(name_of, row)] for row in rows]
-    return _Column(name, split, table, names, is_list, kind if known is None else "words", known, length)
+    writes = kind if known is None else "words"
+    return _Column(name, split, table, names, is_list, writes, known, is_list and kind == "whole")
 
 
 def _cells_of_labels(table: Table, name: str, delimiter: str | None, spelt: frozenset[str]) -> tuple[list[Any], bool]:
@@ -278,6 +279,10 @@ def one_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def _forms(names: Iterable[str]) -> set[str]:
+    return set(map(one_form, names))
+
+
 def name_in_memory(label: Any) -> str:
     """The name of a label in memory: as of a file, but blanks at its ends belong to it."""
     return one_form(written(label))
@@ -308,13 +313,13 @@ def _of_one_hot(table: Table, names: Sequence[str]) -> list[list[str] | None]:
     return rows
 
 
-def _marks_in(rows: list[Any]) -> int:
-    """The length of lists that hold 0 and 1 alone and are equally long, of more than one item; 0: of others."""
+def _are_marks(rows: list[Any]) -> bool:
+    """True for lists that hold 0 and 1 alone and are equally long, of more than one item."""
     lists = [row for row in rows if row is not None]
     length = len(lists[0])
     if length < 2 or any(len(marks) != length for marks in lists):
-        return 0
-    return 0 if any(isinstance(item, str) or item not in (0, 1) for item in chain.from_iterable(lists)) else length
+        return False
+    return not any(isinstance(item, str) or item not in (0, 1) for item in chain.from_iterable(lists))
 
 
 def _names_of_marks(rows: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
@@ -347,7 +352,7 @@ def _of_training(column: _Column, columns: Columns, options: Options, trained: t
     if not names:
         another = spell("label_column")
         raise UserError(f"No training row has a label in column {column.name!r}. Name another one with {another}.")
-    return Labels(problem_type, trained if set(trained) == set(names) else names)
+    return Labels(problem_type, trained if _forms(trained) == _forms(names) else names)
 
 
 def _as_written(column: _Column) -> str:

@@ -124,14 +124,17 @@ def labels_in_memory(given: Any) -> Any:
     return frame.assign(**{name: objects[name].convert_dtypes(convert_string=False) for name in objects})
 
 
-def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str], list[tuple[str, ...]]]:
+def texts_in_memory(
+    given: Any, known: Columns | None = None, *, trains: bool = False
+) -> tuple[list[str], list[tuple[str, ...]]]:
     """The columns that hold texts, which a model remembers, and the texts of each row as a model takes them.
 
     Args:
         given: strings, rows of strings, rows by column, or a table. Columns of texts are those of the model; to train
             on, `text` and `text_pair`, else all; none where columns have no names. Beside `text` alone there may be no
             other strings to train on.
-        known: the columns that the model was trained on. None: it is to be trained.
+        known: the columns that the model was trained on. None: it is to be trained, or they aren't known.
+        trains: a model is trained on them.
 
     Raises:
         UserError: there are none, one is no string, or they aren't what the model was trained on.
@@ -146,7 +149,7 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
             _check_keys(rows, _names_of_texts(list(frame), known))
     names = [] if frame is None else _names_of_texts(list(frame), known)
     if frame is not None:
-        if known is None and names == ["text"]:
+        if trains and names == ["text"]:
             _refuse_other_texts(frame)
         rows = list(zip(*(frame[name].tolist() for name in names), strict=True))
     if not rows:
@@ -178,8 +181,8 @@ def _refuse_other_texts(frame: pd.DataFrame) -> None:
     """Refuses a column of strings beside `text`, which would be left out without a word."""
     for name in frame.columns.drop("text"):
         if any(isinstance(cell, str) for cell in frame[name]):
-            pair = f"X[['text', {name!r}]].rename(columns={{{name!r}: 'text_pair'}})"
-            raise UserError(f"X has {name!r} beside 'text'. Give the texts alone: X[['text']]; or a pair: {pair}.")
+            pair = f"where {name!r} is the second text of a pair, call it 'text_pair'"
+            raise UserError(f"X has {name!r} beside 'text'. Give the texts alone: X['text']; {pair}.")
 
 
 def _checked_texts(rows: Sequence[Any], takes_numbers: bool) -> list[tuple[Any, ...]]:

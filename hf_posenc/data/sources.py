@@ -64,7 +64,7 @@ def _find(split: str, splits: Mapping[str, Dataset | str], options: Options) -> 
         return next((splits[name] for name in _USUAL[split] if name in splits), None)
     if asked in splits:
         return splits[asked]
-    if Path(asked).is_file() or kind_of(Path(asked)) in KINDS:
+    if _is_file(asked, options):
         return asked
     what = f"is no file, and no split of {options.data!r}: {', '.join(splits)}."
     raise UserError(what, parameter=split, value=asked)
@@ -109,12 +109,19 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
     folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
     if folder.exists() or name == "-":
         refuse_given(options, ("data_config",), f"is of a data set on the Hub, and {spell('data', name)} is here")
-    if name == "-" or folder.is_file() or (kind_of(folder) in KINDS and not folder.is_dir()):
+    if name == "-" or _is_file(str(folder), options):
         return {"train": name}
     is_saved = any((folder / file).exists() for file in ("dataset_dict.json", "dataset_info.json"))
     if folder.is_dir() and not is_saved:
         return _files_in(folder)
     return _data_set(name, folder if is_saved else None, options)
+
+
+def _is_file(name: str, options: Options) -> bool:
+    """True for what is here and no folder, such as a pipe; of what isn't here, for the name of a file."""
+    path = Path(name)
+    is_called_so = kind_of(path) in KINDS or (options.format is not None and path.suffix != "")
+    return not path.is_dir() if path.exists() else is_called_so
 
 
 def _data_set(name: str, folder: Path | None, options: Options) -> Mapping[str, Dataset]:

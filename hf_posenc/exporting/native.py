@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
+from ..checkpoints.tokenizers import without_cuts
 from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, a_model, check_known, flat
 from ..conversion.particulars import POSITIONS
 from ..data.columns import remembered_columns
@@ -60,7 +61,7 @@ def write(
         if hasattr(model.config, field) and getattr(tokenizer, field) is not None:
             setattr(model.config, field, getattr(tokenizer, field))
     model.save_pretrained(staging)
-    tokenizer.save_pretrained(staging)
+    without_cuts(tokenizer).save_pretrained(staging)
     return notes
 
 

@@ -207,7 +207,7 @@ class _Estimator(BaseEstimator):
         """The columns and rows of texts, the labels that there are, and which rows have none."""
         y = labels_in_memory(y)
         missing = require_labels(y, skips=bool(getattr(self, "skip_missing", None)))
-        texts = texts_in_memory(X)
+        texts = texts_in_memory(X, trains=True)
         check_consistent_length(texts[1], y)
         _refuse_labels_among(*texts, y)
         return texts, _without(y, missing), missing

@@ -26,7 +26,7 @@ from ..data.labels import Labels
 from ..data.preparing import Known, labels_of, prepare, texts_of
 from ..data.sources import read_split
 from ..data.tables import LINE, Table, take_rows
-from ..errors import UserError, disk_error, one_line, spell
+from ..errors import UserError, check_writable, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..inference.backends import fastest_backend, open_backend
 from ..inference.logits import logits_of
@@ -321,19 +321,16 @@ def check_output(path: str, source: str | None = None, parameter: str = "output"
         source: the file or folder that is read.
         parameter: by which the path was given.
     """
-    file = Path(path)
+    file = Path(os.path.realpath(path))  # a link is written through
     read = Path(source or "-")
-    if file.suffix.lower() not in _WRITTEN:
+    if Path(path).suffix.lower() not in _WRITTEN:
         unknown = f"names no format that is written. End it in {', '.join(_WRITTEN)}."
         raise UserError(unknown, parameter=parameter, value=path)
+    check_writable(spell(parameter, path), file.parent)
     if file.is_dir():
         raise UserError("is a folder. Give the name of a file.", parameter=parameter, value=path)
     if read.exists() and any(place.exists() and place.samefile(read) for place in (file, file.parent)):
         raise UserError("would be a file of the data that is read. Name another.", parameter=parameter, value=path)
-    place = next(folder for folder in file.absolute().parents if folder.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK)):
-        reason = f"can't be written: {str(place)!r} is no folder, or none to write to. Name another."
-        raise UserError(reason, parameter=parameter, value=path)
 
 
 JOINS_LABELS = "|"

@@ -66,17 +66,13 @@ def check_start(options: Options) -> Beginning:
     """
     of_the_trainer = trainer_fields(options).keys()
     _check_assigned(options)
-    if options.scheme_file is not None:
-        names = register_scheme(options.scheme_file, options.scheme)
-        is_used = {*names} & {*(options.scheme or "").split("+")}
-        if not is_used and (options.scheme or options.pretrained is None):
-            unused = f"defines {', '.join(names)}, which isn't used. Name it: {spell('scheme', names[0])}."
-            raise UserError(unused, parameter="scheme_file", value=options.scheme_file)
+    registered = register_scheme(options.scheme_file, options.scheme) if options.scheme_file is not None else []
     if options.scheme is not None or options.pretrained is None:
         require_scheme(options.scheme or PosEncConfig.position_embedding_type, cast(Any, options.scheme_kwargs))
     if options.tokenizer is not None:
         check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
+        _check_used(options, registered, options.scheme)
         return Beginning(_new_config(options), None)
     source = spell("pretrained", options.pretrained)
     refuse_given(options, ("size",), f"is for new encoders, and {source} has its own")
@@ -89,7 +85,17 @@ def check_start(options: Options) -> Beginning:
     checkpoint = open_checkpoint(
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
     )
-    return Beginning(source_config(checkpoint), checkpoint)
+    config = source_config(checkpoint)
+    _check_used(options, registered, options.scheme, getattr(config, "position_embedding_type", None))
+    return Beginning(config, checkpoint)
+
+
+def _check_used(options: Options, registered: list[str], *schemes: str | None) -> None:
+    """Refuses a file of which no scheme is the new model's, or that of the checkpoint to start from."""
+    used = {name for scheme in schemes for name in (scheme or "").split("+")}
+    if registered and not used & {*registered}:
+        unused = f"defines {', '.join(registered)}, which isn't used. Name it: {spell('scheme', registered[0])}."
+        raise UserError(unused, parameter="scheme_file", value=options.scheme_file)
 
 
 def _check_assigned(options: Options) -> None:

@@ -54,7 +54,7 @@ def published_card(checkpoint: Upload, repo_id: str, revision: str, given: CardF
     data.model_name = name if data.eval_results else None
     earlier = getattr(data, "verified_commit", None)
     data.verified_commit = revision  # type: ignore[attr-defined]
-    if given.license is not None:  # another one's name and link were of the old one
+    if given.license not in (None, data.license):  # another one's name and link were of the old one
         data.license, data.license_name, data.license_link = given.license, None, None
     data.language = [*given.language] or data.language
     data.datasets = [*given.dataset] or data.datasets

@@ -78,12 +78,15 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
         ([1.0, None, 0.0], [1], BARS, (), ("0", "1"), ([[0, 1], [0, 0], [1, 0]], [[0, 1]])),  # as beside a gap
         (MARKS, [[0, 0, 1]], {"label_names": "a,b,c"}, (), ("a", "b", "c"), (MARKS, [[0, 0, 1]])),
         ([[0, 1], [2]], [[0, 1]], {}, (), ("0", "1", "2"), ([[1, 1, 0], [0, 0, 1]], [[1, 1, 0]])),  # no marks
+        ([[0, 1], [2]], [[0, 1]], {"label_names": "a,b,c"}, (), ("a", "b", "c"), ([[1, 1, 0], [0, 0, 1]], [[1, 1, 0]])),
+        ([["a"], ["b"]], [[1, 1]], {"label_names": "a,b"}, (), ("a", "b"), ([[1, 0], [0, 1]], [[1, 1]])),
         ([["0"], ["1", "0"]], [["1"]], {"label_names": "0,1"}, (), ("0", "1"), ([[1, 0], [1, 1]], [[0, 1]])),
         (["x", " x", "y"], ["y "], {}, (), ("x", "y"), ([0, 0, 1], [1])),
         ([0.5, 1.5], [1, 2], {}, (), (), ([0.5, 1.5], [1, 2])),
         ([1, 2, 5], [7], NUMBERS, (), (), ([1, 2, 5], [7])),
         (["a", "b"], ["b"], {}, ("b", "a"), ("b", "a"), ([1, 0], [0])),  # of a trained model
         (["x", "y"], ["y"], {}, ("b", "a"), ("x", "y"), ([0, 1], [1])),
+        (["\u00e9", "b"], ["b"], {"label_names": "\u00e9,b"}, ("e\u0301", "b"), ("e\u0301", "b"), ([0, 1], [1])),
         ([5, 1, 2, 2, 4, 3], [1], {"label_names": "1,2,3,4,5"}, (), tuple("12345"), ([4, 0, 1, 1, 3, 2], [0])),
         ([1, -1, 0], [0], {"label_names": "-1,0,1"}, (), ("-1", "0", "1"), ([2, 0, 1], [1])),
         *(
@@ -156,6 +159,12 @@ def test_labels_that_the_data_set_names_keep_their_order(cells, options, names, 
     assert (data.labels.names, data.splits["train"]["labels"][:], [*data.splits]) == (names, numbers, ["train"])
 
 
+def test_marks_of_another_length_than_those_of_training_are_refused():
+    tables = {"train": table(text=texts(4), label=MARKS), "validation": table(text=texts(2), label=[[0, 1], [1, 0]])}
+    with pytest.raises(UserError, match="lists of 2 numbers 0 and 1, such as .0, 1.. If they mark labels"):
+        prepare(tables, Options(label_names="a,b,c"))
+
+
 def test_a_label_of_all_rows_or_of_none_is_a_doubt_where_it_is_listed(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with([["a", "b"], ["a"], ["a", "c"]]))
     data = prepared(path, label_names="d,c,b,a")
@@ -203,6 +212,7 @@ def test_one_hot_columns_are_labels(tmp_path):
         (ONE, ["a", "b"], [0.5], None, "has unknown labels: '0.5' .line 1.. Known are 'a', 'b'"),
         (SEVERAL, ["0", "1", "2"], [[0, 1]], None, [[1, 1, 0]]),
         (SEVERAL, ["a", "b"], [[0, 1]], "a,b", [[0, 1]]),
+        (SEVERAL, ["a", "b", "c"], [[0, 1], [1, 0]], None, "holds lists of 2 numbers 0 and 1"),
         (SEVERAL, ["a", "b"], [[0, 1]], None, "holds lists of 2 numbers 0 and 1, such as .0, 1.. If they mark labels"),
         (SEVERAL, ["a", "b"], ["a"], None, "problem type is multi_label_classification: write lists of labels, cells"),
     ],

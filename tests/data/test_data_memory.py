@@ -112,6 +112,7 @@ JOINED = Columns(("title", "body"), ("stars",), " / ")
         ({"body": "b", "title": 5, "id": 1}, JOINED, ("5 / b",)),
         ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
         ({"title": "a", "body": 2001.0}, JOINED, ("a / 2001",)),  # as pandas has whole numbers beside a gap
+        ({"title": "a", "body": np.float32(2)}, JOINED, ("a / 2",)),
         ({"title": "a", "body": 0.5}, JOINED, ("a / 0.5",)),
         ({"title": "a", "body": np.int64(7)}, JOINED, ("a / 7",)),
         ({"title": "a", "body": 1e300}, JOINED, ("a / 1e+300",)),
@@ -125,7 +126,7 @@ def test_cells_by_column_are_one_input(cells: Any, known: Any, answer: Any) -> N
     assert texts_in_memory([cells], known)[1] == [answer]
 
 
-MISSING = [None, float("nan"), np.nan, pd.NA, pd.NaT]
+MISSING = [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT]
 
 
 @pytest.mark.parametrize("nothing", MISSING, ids=repr)
@@ -150,7 +151,7 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
         (pd.DataFrame({"text": [b"a"]}), r"Row 0 is \(b'a',\). Give a string"),
-        (pd.DataFrame({"title": ["a"], "text": ["b"]}), r"has 'title' beside 'text'. .* X\[\['text'\]\]; or a pair: X"),
+        (pd.DataFrame({"title": ["a"], "text": ["b"]}), r"has 'title' beside 'text'. .* X\['text'\]; where 'title' is"),
         ([{"text": "a", "id": 1, "body": None}, {"text": "a", "id": 1, "body": "b"}], "X has 'body' beside 'text'"),
         (pa.table({"id": [1], "title": ["a"]}), r"Row 0 is \(1, 'a'\). Give a string"),
         (pa.table({"text": pa.array([], pa.string())}), "X has no texts"),
@@ -162,4 +163,8 @@ def test_what_is_missing_is_an_empty_text(form: Any, nothing: Any) -> None:
 )
 def test_what_could_be_read_in_two_ways_or_not_at_all_is_refused(given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        texts_in_memory(given)
+        texts_in_memory(given, trains=True)
+
+
+def test_strings_beside_the_text_are_left_out_where_nothing_is_trained() -> None:
+    assert texts_in_memory(pd.DataFrame({"id": ["x1"], "text": ["a b"]}))[1] == [("a b",)]

@@ -1,6 +1,7 @@
 """Files, folders and data sets: read as they are, or refused with what is wrong with them."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -105,3 +106,14 @@ def test_objects_may_lack_a_key_and_a_text_may_look_like_json(tmp_path):
     table = read(Options(data=path))["train"]
     assert (table.cells("text")[1:], table.numbers) == (["", "plain"], [1, 2, 3])  # an answer for each line
     assert table.summary == "3 rows from 3 lines"
+
+
+def test_a_pipe_is_a_file():
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as pipe:
+        pipe.write("text,label\na,x\nb,y\n")
+    try:
+        data = read(Options(data=f"/dev/fd/{reader}", format="csv"))
+    finally:
+        os.close(reader)
+    assert data["train"].cells("text") == ["a", "b"]

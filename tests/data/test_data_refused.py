@@ -95,6 +95,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"a.csv": LABELLED}, {"encoding": "nonsense"}, "unknown encoding: nonsense. .*--encoding: latin-1"),
     ({"saved": {"train": 4}}, {"encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, --data 'saved' is none"),
     ({"saved": {"train": 4}}, {"format": "csv"}, "--format 'csv' is for files of text, --data 'saved' is none."),
+    ({}, {"data": "absent.dat", "format": "csv"}, "'absent.dat' can't be read: .*No such file"),
     ({}, {"data": "me/it", "format": "csv"}, "--format 'csv' is for files of text, --data 'me/it' is none. Leave it"),
     ({"a.parquet": b""}, {}, "can't be read: .*Name a .parquet file that is there and whole"),
     ({"a.parquet": parquet(NOT_UTF8)}, {}, "a.parquet' can't be read: .*UTF8"),

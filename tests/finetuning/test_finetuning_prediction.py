@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import hf_posenc
 from hf_posenc import UserError
 from hf_posenc.files import write_json
-from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from hf_posenc.finetuning.prediction import answers_to, check_output, load_classifier
 from tests.support.common import tiny_classifier, write_csv, write_jsonl
 from tests.support.conversion import edit_weights
 from tests.support.training import expected, read_jsonl, results, rows, train
@@ -446,6 +446,10 @@ def test_an_output_that_is_a_link_stays_one(run, checkpoint, tmp_path):
     code, _, err = run("predict", checkpoint, "who", "-o", tmp_path / "out.csv")
     assert code == 0, err
     assert (tmp_path / "out.csv").is_symlink()
+    (tmp_path / "a file").touch()
+    (tmp_path / "bad.csv").symlink_to(tmp_path / "a file" / "real.csv")
+    with pytest.raises(UserError, match="can't be written to: a file is in the way"):
+        check_output(str(tmp_path / "bad.csv"))
     assert (tmp_path / "there" / "real").read_text().startswith('"text"')
 
 

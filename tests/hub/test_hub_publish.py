@@ -199,7 +199,8 @@ def test_the_code_of_the_page_of_cards_loads_what_it_publishes(hub, unverified, 
 def test_another_licence_takes_the_place_of_the_cards_with_its_name_and_link(hub, checkpoint, unverified):
     metadata = "license: other\nlicense_name: open\nlicense_link: https://a.b"
     (checkpoint / "README.md").write_text(f"---\n{metadata}\n---\n# a\n")
-    for given, fields in ((None, ("other", "open", "https://a.b")), ("mit", ("mit", None, None))):
+    other = ("other", "open", "https://a.b")
+    for given, fields in ((None, other), ("other", other), ("mit", ("mit", None, None))):
         publish(checkpoint, "me/mine", token=WRITER, license=given)
         data = ModelCard(hub.files("me/mine")["README.md"].decode()).data
         assert (data.license, data.license_name, data.license_link) == fields

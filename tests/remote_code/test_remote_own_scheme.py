@@ -157,6 +157,10 @@ Mine = make()
     ("text", "message"),
     [
         (GOOD, "scheme_factory.py has the name of a file of ours.*Rename it"),
+        (
+            "from hf_posenc.model.scheme_math import require\nfrom .scheme_math import twice\n" + GOOD,
+            "scheme_math.py has the name of a file of ours.*Rename it",
+        ),
         ("from .losses import x\n" + GOOD, "losses.py has the name of a file of ours.*Rename it"),
         ("from hf_posenc import PosEncModel\n" + GOOD, r"my_scheme.py, line 1: 'from hf_posenc"),
         ("import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
@@ -184,8 +188,8 @@ Mine = make()
     ],
 )
 def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(tmp_path, monkeypatch, text, message):
-    for name in ("sibling.py", "losses.py"):
-        (tmp_path / name).write_text("x = 1\n")
+    for name in ("sibling.py", "losses.py", "scheme_math.py"):
+        (tmp_path / name).write_text("x = twice = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = own_module(tmp_path, text, "scheme_factory.py" if text == GOOD else "my_scheme.py")
     with registered_file(path) as config:

@@ -28,6 +28,7 @@ from hf_posenc import (
     convert,
     load,
     register_scheme,
+    train,
 )
 from tests.support.common import schemes_restored, tiny_config
 from tests.support.own_schemes import TakesRopeParameters
@@ -99,6 +100,19 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     code, text, _ = run("check", "recency", "--scheme-file", EXAMPLE, "--only", "order", "--only", "shift")
     assert code == 0
     assert "2 of 2 checks ran" in text
+
+
+def test_training_leaves_a_checkpoints_own_scheme_by_its_file(tmp_path):
+    file = written(tmp_path, MINE)
+    register_scheme(file, "leaves")
+    rows = {"text": ["a b", "b a"] * 4, "label": ["x", "y"] * 4}
+    data = written(tmp_path, "text,label\n" + "".join(map("{},{}\n".format, *rows.values())), "data.csv")
+    given = {"max_steps": 1, "validation_share": 0, "baselines": False, "verbose": 0, "scheme_file": str(file)}
+    train(str(data), tmp_path / "own", scheme="leaves", **given)
+    done = train(str(data), tmp_path / "rope", pretrained=str(tmp_path / "own"), scheme="rope", **given)
+    assert done.model.config.position_embedding_type == "rope"
+    with pytest.raises(UserError, match="defines leaves, which isn't used"):
+        train(str(data), tmp_path / "more", pretrained=str(tmp_path / "rope"), **given)
 
 
 def test_training_refuses_at_the_start_what_could_not_be_saved_at_the_end(run, tmp_path):

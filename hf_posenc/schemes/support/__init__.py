@@ -369,7 +369,7 @@ def _say_what_is_reset(values: dict[str, Any], kept: dict[str, Any], given: dict
         asked = scheme_kwargs(config)
         with torch.device("meta"):
             make_scheme(config)  # which completes the arguments
-    except ValueError:  # which building the model raises
+    except Exception:  # which building the model raises, or a scheme that reads its weights, which aren't here yet
         return
     gets = scheme_kwargs(config)
     parts = {name: arguments for name, arguments in scheme_kwargs(trained).items() if name in gets}

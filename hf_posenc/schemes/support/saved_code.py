@@ -175,6 +175,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
     text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
     ours: list[tuple[ast.ImportFrom, dict[str, list[ast.alias]]]] = []
     relative: dict[str, ast.ImportFrom] = {}
+    beside: dict[str, ast.ImportFrom] = {}
     for node in ast.walk(ast.parse(text, str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -190,7 +191,8 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
                 raise _cannot_travel(
                     path, node, "Import from modules in the same folder, as 'from .helper import name'."
                 )
-            relative.setdefault(node.module, node)
+            beside.setdefault(node.module, node)
+    relative = {**relative, **beside}
     written = _with_relative(text, ours)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
     if phantom := seen_by_loader - {*relative, *_TOOLS, *_BASES.values()}:
@@ -201,7 +203,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
     if unseen := set(relative) - seen_by_loader:
         why = "Whoever loads the model sees imports that are first on their line alone. Give it a line of its own."
         raise _cannot_travel(path, relative[min(unseen)], why)
-    return written, [f"{module}.py" for module, node in relative.items() if node.level]
+    return written, [f"{module}.py" for module in beside]
 
 
 def _homes(node: ast.ImportFrom) -> dict[str, list[ast.alias]]:
