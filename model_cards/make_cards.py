@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.comparison import Summary, execute, read_plan
-from hf_posenc.comparison.statistics import group_scores, tested_lengths
+from hf_posenc.comparison.statistics import Contrast, group_scores, tested_lengths
 from hf_posenc.files import write_text
 from hf_posenc.markdown import code, plain, render
 from hf_posenc.model.configuration_posenc import PosEncConfig
@@ -151,8 +151,7 @@ def _results(name: str, comparison: Summary) -> Iterator[tuple[str, ...]]:
             }
             best = max((other for other in comparison.baselines if other in scored), key=lambda other: scored[other])
             verdicts = [
-                f"{contrast.verdict.partition(':')[0]} {'than' if contrast.is_found else 'against'} "
-                f"`{contrast.reference}` ({contrast.interval.mean:+.3f})"
+                _verdict(contrast, plan.margin)
                 for contrast in comparison.contrasts
                 if (contrast.group, contrast.length, contrast.scheme) == (group, length, name)
             ]
@@ -165,6 +164,17 @@ def _results(name: str, comparison: Summary) -> Iterator[tuple[str, ...]]:
                 *numbers,
                 ", ".join(verdicts),
             )
+
+
+def _verdict(contrast: Contrast, margin: float | None) -> str:
+    """What is known of a difference: `better than X (+0.050)`, `within 0.03 of X (-0.004)`, ..."""
+    reference = f"`{contrast.reference}` ({contrast.interval.mean:+.3f})"
+    if contrast.is_found:
+        direction = "better" if contrast.interval.mean > 0 else "worse"
+        return f"{direction} than {reference}" + f", within {margin:g} of it" * contrast.is_within
+    if contrast.is_within:
+        return f"within {margin:g} of {reference}"
+    return f"{contrast.verdict.partition(':')[0]} against {reference}"
 
 
 def _arguments(scheme: type[PositionScheme], config: PosEncConfig) -> list[tuple[str, str, str]]:

@@ -4,12 +4,14 @@ Beside the probes stand two more: words at places, and the usual form of a quest
 the examples of the runs. They read the models' tokens, decoded: all inputs are cut alike.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby, repeat
+from itertools import groupby, product, repeat
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,14 @@ from ..data.preparing import encode, prepare
 from ..errors import one_line
 from ..finetuning.start import check_start, start
 from ..options import Options
-from ..training.baselines import FEATURES, fit_words, most_frequent, sample_in_words, vocabulary_in_words
+from ..training.baselines import (
+    FEATURES,
+    STRENGTHS,
+    fit_words,
+    most_frequent,
+    sample_in_words,
+    vocabulary_in_words,
+)
 from ..training.recipe import Recipe, make_recipe
 from .plan import MAJORITY, PlannedRun
 from .probes import OPPOSITES
@@ -49,8 +58,9 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
         tokenizer_folder: of the tokenizer of generated data.
 
     Returns:
-        `rows` of the results, `seconds` that a run will take about, by a few steps with the first scheme, and how many
-        of its `texts` are `cut` at the train length; and what is `said` of linear models.
+        `rows` of the results, those of what was `tried` where the plan chooses rates, `seconds` that a run will take
+        about, by a few steps with the first scheme, and how many of its `texts` are `cut` at the train length; and what
+        is `said` of linear models.
 
     Raises:
         UserError: the data can't be read.
@@ -71,9 +81,11 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
     texts = _texts(train, tokenizer, columns)
     models: dict[str, Any] = {}
     said = sample_in_words(texts)
-    for name in FEATURES if task.data == "probes" else (WORDS, WORD_PAIRS):
+    linear = tuple(FEATURES) if task.data == "probes" else (WORDS, WORD_PAIRS)
+    tried = _tried(data, run, options, tokenizer, linear) if plan.search else []
+    for name in linear:
         try:
-            models[name] = fit_words(texts, labels, name, problem_type)
+            models[name] = fit_words(texts, labels, name, problem_type, _best_strength(tried, name))
             said += vocabulary_in_words(models[name], name)
         except ValueError as error:  # no word in the texts, one class, or too many
             said.append(f"No baseline on {name}: {one_line(error)}.")
@@ -88,7 +100,36 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
         rows += [{"task": task.name, "scheme": name, **part.row(task.metric, given)} for name, given in answers.items()]
     recipe = make_recipe(options, model, tokenizer, {"train": train})
     seconds = _run_seconds(model, tokenizer, train, recipe, plan.until_flat.most if plan.until_flat else None)
-    return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0), "said": said}
+    counts = {"texts": len(train), "cut": cut.get("train", 0)}
+    return {"rows": rows, "tried": tried, "seconds": seconds, **counts, "said": said}
+
+
+def _tried(
+    data: TaskData, run: PlannedRun, options: Options, tokenizer: PreTrainedTokenizerBase, linear: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The scores of linear models at each `C`, on the rows on which learning rates are chosen, too."""
+    prepared = prepare({"train": data.training_rows(replace(run, factor=1.0))}, options)
+    encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
+    columns = len(prepared.columns.text)
+    texts, labels = _texts(encoded["train"], tokenizer, columns), list(encoded["train"]["labels"])
+    parts = list(data.test_parts(tokenizer, prepared.labels.names, trial=True))
+    rows = []
+    for name, strength in product(linear, STRENGTHS):
+        with contextlib.suppress(ValueError):  # said where it is fitted to all
+            fitted = fit_words(texts, labels, name, prepared.labels.problem_type, strength)
+            of_it = {"task": data.task.name, "scheme": name, "C": strength}
+            answers = [fitted.predict(_texts(part.dataset, tokenizer, columns)) for part in parts]
+            rows += [{**of_it, **part.row(data.task.metric, given)} for part, given in zip(parts, answers, strict=True)]
+    return rows
+
+
+def _best_strength(tried: Sequence[dict[str, Any]], name: str) -> float:
+    """The `C` with the best mean score; of equal ones, and where none was tried, the first."""
+    scores = {
+        strength: [row["score"] for row in tried if (row["scheme"], row["C"]) == (name, strength)]
+        for strength in STRENGTHS
+    }
+    return max(STRENGTHS, key=lambda strength: fmean(scores[strength] or [0.0]))
 
 
 def _run_seconds(

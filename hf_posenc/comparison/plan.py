@@ -74,8 +74,8 @@ class UntilFlat:
     """When the runs of a plan end: one rule for all, so that none is stopped where another has learned more.
 
     A run is scored on validation rows every so many steps: those of the data where the test rows are others, else a
-    tenth of its training rows. It ends when its best score hasn't risen for `patience` times, but not before the
-    `least` steps, and keeps those weights.
+    tenth of its training rows. It ends when `patience` scores in a row aren't more than `gain` above the best one
+    before, but not before the `least` steps, and keeps the best weights.
     """
 
     every: Annotated[int, COUNT] = 100

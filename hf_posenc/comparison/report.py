@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..data.tables import counted
 from ..errors import UserError
@@ -69,6 +70,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         statistics=statistics,
         about=BASELINES,
         most_seen=MOST_SEEN,
+        tuned=_strengths_in_words(summary.tried),
         runs=runs,
         rows=" or ".join("all" if count is None else f"at most {count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(parts), max(parts)))),
@@ -79,6 +81,12 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         if (folder / RUNS_NAME).is_dir()
         else shlex.quote(f"results/{folder.name}"),  # none can be added to a table alone
     )
+
+
+def _strengths_in_words(tried: Any) -> str:
+    """The values of `C` that were tried for linear models, in words; none where it was fixed."""
+    strengths = sorted(tried["C"].dropna().unique()) if "C" in tried else []
+    return ", ".join(f"{strength:g}" for strength in strengths)
 
 
 def _rates_in_words(plan: Plan) -> str:

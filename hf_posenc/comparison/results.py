@@ -36,7 +36,7 @@ COLUMNS = (
 _LATER = ("first_loss", "last_loss", "diverged", "kept_step", "rising")
 """Columns that tables before 2026-12 don't have: the training loss, why a run counts with the majority's score, the
 step of its weights, and whether it was still rising when it ended."""
-_OF_TRIALS = ("task", "part", "scheme", "rate", "metric", "score", "examples", "diverged", "commit")
+_OF_TRIALS = ("task", "part", "scheme", "rate", "C", "metric", "score", "examples", "diverged", "commit")
 _OF_CONTRASTS = ("reference", "low", "high", "p", "verdict")
 """Columns of the planned contrasts, which stand below the scores: a scheme minus its reference in a group of tasks."""
 
@@ -214,9 +214,12 @@ def write_tables(folder: Path, into: Path, findings: Sequence[dict[str, Any]]) -
 
 
 def read_trials(folder: Path) -> pd.DataFrame:
-    """The scores by which rates were chosen, as a table; empty where none were tried, or their scores aren't there."""
+    """The scores by which rates were chosen, and `C` of linear models; empty where none were tried, or aren't there."""
     plan = load_plan(folder)
     path = folder / TRIED_NAME
+    if path.is_file() and not (folder / TRIALS_NAME).is_dir():  # it alone was kept
+        names = dict.fromkeys(("task", "part", "scheme"), "str")
+        return pd.read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
     rows = [
         row
         for task in plan.tasks
@@ -224,8 +227,7 @@ def read_trials(folder: Path) -> pd.DataFrame:
         for trial in plan.trials(task, scheme)
         for row in read_result(folder, plan, trial).get("rows", ())
     ]
-    if not rows and path.is_file():
-        return pd.read_csv(path, dtype=dict.fromkeys(("task", "part", "scheme"), "str"), keep_default_na=False)
+    rows += [row for task in plan.tasks for row in read_result(folder, plan, task).get("tried", ())]
     return pd.DataFrame(rows, columns=_OF_TRIALS).astype({"examples": "Int64"})
 
 

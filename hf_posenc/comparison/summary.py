@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
@@ -90,9 +91,14 @@ class Summary:
             if len(several) > 1
         ]
 
+    @cached_property
+    def tried(self) -> pd.DataFrame:
+        """The scores by which rates were chosen, and `C` of linear models; see `read_trials`."""
+        return read_trials(self.folder)
+
     def rates_at_the_edge(self) -> str:
         """The schemes whose chosen rate is the least or the highest one that was tried for a task, in words."""
-        tried = read_trials(self.folder)
+        tried = self.tried
         chosen = self.table.dropna(subset="rate")
         options_of = {task.name: {**self.plan.options, **task.options} for task in self.plan.tasks}
         where: dict[str, list[str]] = {}

@@ -67,11 +67,13 @@ def _fewer_seeds(summary: Summary, column: Column, name: str) -> str:
 
 
 def _ending(summary: Summary, name: str) -> str:
-    """The median of a scheme's steps, and how many of its runs were still rising when the cap came."""
+    """The median of a scheme's steps, how many of its runs were still rising when the cap came, and in which tasks."""
     runs = summary.table[summary.table["scheme"] == name].drop_duplicates(["task", "seed"])
     if runs["steps"].isna().all():
         return ""
-    return f"{runs['steps'].median():,.0f}, {int(runs['rising'].sum())} of {len(runs)}"
+    rising = runs[runs["rising"] > 0]
+    where = f" ({', '.join(map(plain, rising['task'].unique()))})" * (len(rising) > 0 and len(summary.plan.tasks) > 1)
+    return f"{runs['steps'].median():,.0f}, {len(rising)} of {len(runs)}{where}"
 
 
 def _whole(number: Any) -> str:

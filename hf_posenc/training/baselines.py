@@ -21,6 +21,8 @@ MOST_CHARACTERS = 5_000_000
 """Limits of the sample, so that the baseline takes seconds."""
 MOST_FEATURES = 100_000
 """So many words, or words and pairs, a linear model sees: the most frequent ones."""
+STRENGTHS = (10.0, 1.0, 100.0)
+"""Inverse strengths of regularisation (`C`) of logistic regressions: the usual one, then others that may be tried."""
 MOST_SEEN = f"{MOST_ROWS:,} training rows, {MOST_CHARACTERS // 10**6} million letters, {MOST_FEATURES:,} words or pairs"
 MOST_WEIGHTS = 5_000_000
 """Above so many labels x words, or labels x rows, logistic regression takes gigabytes and many minutes."""
@@ -47,7 +49,11 @@ Texts = Sequence[Sequence[str]]
 
 
 def fit_words(
-    texts: Texts, labels: Sequence[Any], sees: str = "words", problem_type: str = "single_label_classification"
+    texts: Texts,
+    labels: Sequence[Any],
+    sees: str = "words",
+    problem_type: str = "single_label_classification",
+    strength: float = STRENGTHS[0],
 ) -> Pipeline:
     """Fits TF-IDF of words, and logistic regression on it; ridge regression for numbers. Of many rows it sees a sample.
 
@@ -56,6 +62,7 @@ def fit_words(
         labels: class numbers, rows of 0 and 1, or numbers.
         sees: one of `FEATURES`.
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
+        strength: `C` of the logistic regression.
 
     Raises:
         ValueError: there is no word in the texts, just one class, or so many that it would take too long.
@@ -69,11 +76,11 @@ def fit_words(
         warnings.simplefilter("ignore")  # a rough fit will do, and labels may be rare or in all rows
         encoded = encoder.fit_transform([[column[row] for row in rows] for column in texts])
         kind = np.int8 if problem_type == "multi_label_classification" else None
-        model = _fit_linear(encoded, np.asarray([labels[row] for row in rows], dtype=kind), problem_type)
+        model = _fit_linear(encoded, np.asarray([labels[row] for row in rows], dtype=kind), problem_type, strength)
         return Pipeline([*encoder.steps, ("model", model)])
 
 
-def _fit_linear(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
+def _fit_linear(encoded: Any, labels: np.ndarray, problem_type: str, strength: float) -> Any:
     """Fits a linear model on encoded texts; refuses so many labels that it would take gigabytes and many minutes."""
     if problem_type == "regression":
         return Ridge().fit(encoded, labels)
@@ -82,7 +89,7 @@ def _fit_linear(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
     size = max(encoded.shape)
     if count > 2 and count * size > MOST_WEIGHTS:
         raise ValueError(f"logistic regression on {count:,} labels and {size:,} words or rows would take too long")
-    model: Any = LogisticRegression(C=10.0, max_iter=100)
+    model: Any = LogisticRegression(C=strength, max_iter=100)
     return (OneVsRestClassifier(model) if several else model).fit(encoded, labels)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from hf_posenc import SCHEMES, Comparison
-from hf_posenc.comparison.results import load_plan, write_result
+from hf_posenc.comparison.results import load_plan, read_result, write_result
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
 from tests.support.comparison import done_run, made_up, row, toy
@@ -161,7 +161,7 @@ def test_order_matters_where_any_scheme_is_shown_to_be_better_than_none(scores, 
 def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
     """They are read again where the runs aren't there; a rate at the edge of what was tried is said."""
     plan = toy(seeds=3, test_lengths=[32], search=[1, 2], tasks=[{"data": "probes", "name": "a_b"}])
-    folder = made_up(tmp_path / "made", plan, level)
+    folder = made_up(tmp_path / "made", plan, level, words=0.5)
     for scheme in plan.schemes:
         for trial in plan.trials(plan.tasks[0], scheme):
             rows = done_run(plan, trial, rate=0.001 * (trial.factor or 1))
@@ -169,6 +169,9 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
     diverged = plan.trials(plan.tasks[0], "rope")[0]
     rows = done_run(plan, diverged, [{"part": "a_b", "score": None}], rate=0.0005, diverged="it rose")
     write_result(folder, plan, diverged, {"rows": rows})
+    linear = [{**rows[0], "scheme": "words", "C": strength, "score": 0.5} for strength in (10.0, 1.0)]
+    of_task = read_result(folder, plan, plan.tasks[0])
+    write_result(folder, plan, plan.tasks[0], {**of_task, "tried": linear})
     Comparison(folder).report()
     shutil.rmtree(folder / "runs")
     shutil.rmtree(folder / "trials")
@@ -179,10 +182,12 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
         "better",
     )
     assert contrast["low"] < contrast["score"] < contrast["high"]
-    assert [*tried["rate"]] == [0.001, 0.002, 0.0005, 0.002]
-    assert [*tried["diverged"].dropna()] == ["it rose"]
+    assert [*tried["rate"]][:4] == [0.001, 0.002, 0.0005, 0.002]
+    assert [*tried["C"].dropna()] == [10.0, 1.0]
+    assert [*tried["diverged"].dropna()][:1] == ["it rose"]
     text = report(folder)
     assert "so that others may be better: `none` on 1 of 1." in text
+    assert "Their C is the best of 1, 10 on the rows by which rates were chosen." in text
     assert len(pd.read_csv(folder / "results.csv")) == len(scores)
     code, out, _ = run("report", folder, "--format", "latex")
     assert code == 0

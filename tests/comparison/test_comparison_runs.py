@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Trainer
 import hf_posenc
 from hf_posenc import SCHEMES, Comparison, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
 from hf_posenc.comparison import engine, execute, read_plan
-from hf_posenc.comparison.baselines import _texts
+from hf_posenc.comparison.baselines import WORD_PAIRS, WORDS, _texts, measure_baselines
 from hf_posenc.comparison.results import write_failure, write_result
 from hf_posenc.comparison.run import is_rising, rate_of_run
 from hf_posenc.comparison.tasks import TaskData, make_tokenizer, points
@@ -46,6 +48,7 @@ from tests.support.comparison import (
 )
 from tests.support.idle_scheme import Idle
 
+LINEAR = (WORDS, WORD_PAIRS)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -410,6 +413,31 @@ def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypa
         assert {entry["score"] for entry in rows} == {score}
     assert (measured["texts"], measured["cut"]) == (64, 0)
     assert 0 < measured["seconds"] < 60
+
+
+@pytest.mark.parametrize("chooses_rates", [True, False])
+def test_linear_models_are_tuned_where_rates_are_on_the_same_rows(tmp_path, monkeypatch, chooses_rates):
+    task = {"data": str(write_text_data(tmp_path / "colours"))}
+    search = {"search": [1.0, 2.0]} if chooses_rates else {}
+    plan = toy(**{**TEXT, "tasks": [task], "options": {**SMALL, "max_steps": 1}, **search})
+    fitted = []
+
+    def fit(texts, labels, sees, problem_type, strength):
+        """A model that knows one label with C = 100, and none otherwise."""
+        fitted.append((sees, strength, len(texts[0])))
+        answer = labels[0] if strength == 100 else -1
+        return SimpleNamespace(predict=lambda texts: np.full(len(texts[0]), answer))
+
+    monkeypatch.setattr("hf_posenc.comparison.baselines.fit_words", fit)
+    monkeypatch.setattr("hf_posenc.comparison.baselines.vocabulary_in_words", lambda *_: [])
+    measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
+    assert [entry[:2] for entry in fitted[-2:]] == [(name, 100.0 if chooses_rates else 10.0) for name in LINEAR]
+    tried = [(entry["scheme"], entry["C"], entry["score"]) for entry in measured["tried"]]
+    assert len(tried) == len(fitted) - 2 == (6 if chooses_rates else 0)
+    if chooses_rates:
+        assert {entry[2] for entry in fitted[:-2]} != {fitted[-1][2]}  # a tenth of the rows is set aside for this
+        assert [entry[:2] for entry in tried] == [*itertools.product(LINEAR, (10.0, 1.0, 100.0))]
+        assert all((score > 0) == (strength == 100) for _, strength, score in tried)
 
 
 def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):

@@ -267,8 +267,9 @@ def test_the_numbers_in_the_readme_are_those_of_the_tables():
     assert len(least) == 6
     assert ("[nothing was shown to beat cutting]" in README) == all(float(gain) < 0 for gain in least)
     rows = pd.read_csv(ROOT / "model_cards" / "results" / "practitioner_3000" / "results.csv")
-    scores = rows[rows.task == "blimp_order"].groupby("scheme").score.mean()
-    highest = scores.idxmax()
+    rows = rows[rows.task == "blimp_order"]
+    scores = rows.groupby("scheme").score.mean()
+    highest = scores[rows[rows.seed.notna()].scheme.unique()].idxmax()
     assert f"the highest, `{highest}`," in README
     for way in ("word pairs", "rope", "none", highest):
         assert f"{scores[way]:.3f}".lstrip("0") in README, way
