@@ -142,7 +142,7 @@ def long_inputs_of_more_rows(folder: Path) -> str:
     if not (folder / "results" / f"{name}.json").is_file():
         return "Not measured yet."
     results = read_results(folder, name)
-    return f"{long_inputs.table(results)}\n\n{long_inputs.test_table(results)}"
+    return "\n\n".join(made(results) for made in (long_inputs.table, long_inputs.test_table, long_inputs.rate_table))
 
 
 def space_results(folder: Path) -> str:

@@ -3,8 +3,8 @@
     python -m model_cards.studies.long_inputs --data FOLDER --minilm FOLDER --bf16 --output runs/long_inputs_1000.json
     python -m model_cards.studies.long_inputs --table
 
-`SET/WAY/SEED` is one fine-tuning, by the default recipe for pretrained weights but for its rate, two epochs and the
-batch of 8 texts, so that all ways take the same steps, and which test rows it gets right. `SET/WAY/rate/R` tries a rate
+`SET/WAY/SEED` is one fine-tuning, by the default recipe for pretrained weights but for its rate and 250 steps of 8
+texts, so that all ways take the same steps, and which test rows it gets right. `SET/WAY/rate/R` tries a rate
 with cut texts and one seed, for all ways that start from the same weights, and scores it on the last training rows
 (200, of few rows a fifth), which no trial learns. Models that read 512 tokens are scored on texts that are cut, and by
 `windows="mean"` on windows of 512 tokens and of 256, which overlap by half. `heal/rope` swaps `rope` in and heals it as
@@ -18,6 +18,7 @@ import ctypes
 import functools
 import gc
 import io
+import itertools
 import tempfile
 import time
 from collections import Counter
@@ -61,7 +62,7 @@ DATA = {
     "hyperpartisan": ("train", ("validation", "test")),
 }
 """The split of each set to learn, and those to test."""
-SEEDS, RATES, HELD_OUT = range(5), (5e-5, 1e-4, 2e-4), 200
+SEEDS, RATES, HELD_OUT, STEPS = range(5), (5e-5, 1e-4, 2e-4), 200, 250
 WINDOWS = {"windows": TRAINED, "windows of 256": 256}
 """Tokens of a window, at most, by what a part calls its score."""
 HEALED = "heal/rope"
@@ -186,9 +187,9 @@ class Study:
                 output=f"{folder}/run",
                 pretrained=f"{folder}/start",
                 max_length=chosen.longest,
-                epochs=2,
+                max_steps=STEPS,
                 batch_size=8,
-                learning_rate=rate or self.best_rate(name, way),
+                learning_rate=rate or best_rate(self.parts.read(), name, way),
                 seed=seed,
                 validation_share=0.0,
                 bf16=self.bf16,
@@ -202,12 +203,6 @@ class Study:
         if chosen.longest == TRAINED and not trial:
             answers |= {kind: predicted(trained, texts, size, Windows("mean")) for kind, size in WINDOWS.items()}
         return {**_scored(answers, labels), **result}
-
-    def best_rate(self, name: str, way: str) -> float:
-        """The rate whose trial was best; of two the one in the middle, or the smaller."""
-        parts, tried = self.parts.read()["parts"], TRIED[WAYS[way].source]
-        scores = {rate: parts[f"{name}/{tried}/rate/{rate:g}"]["accuracy"] for rate in (RATES[1], RATES[0], RATES[2])}
-        return max(scores, key=lambda rate: scores[rate])
 
 
 def predicted(
@@ -326,6 +321,26 @@ def test_table(results: dict[str, Any]) -> str:
     return markdown_table(("", *sets), rows, "l" + "r" * len(sets)) if rows else ""
 
 
+def rate_table(results: dict[str, Any]) -> str:
+    """The accuracy of each trial, that of the rate that was taken in bold."""
+    sets, rows = list(dict.fromkeys(name for name, _ in PLANNED)), []
+    for name, (source, way) in itertools.product(sets, TRIED.items()):
+        tried = {rate: results["parts"].get(f"{name}/{way}/rate/{rate:g}", {}).get("accuracy") for rate in RATES}
+        if None not in tried.values():
+            taken = best_rate(results, name, way)
+            cells = [f"**{score:.3f}**" if rate == taken else f"{score:.3f}" for rate, score in tried.items()]
+            rows.append((name, "its own table" if source == "learned" else "healed `rope`", *cells))
+    return markdown_table(("set", "weights", *(f"rate {rate:g}" for rate in RATES)), rows, "ll" + "r" * len(RATES))
+
+
+def best_rate(results: dict[str, Any], name: str, way: str) -> float:
+    """The rate whose trial was best; of two the one in the middle, or the smaller."""
+    tried = TRIED[WAYS[way].source]
+    in_order = (RATES[1], RATES[0], RATES[2])
+    scores = {rate: results["parts"][f"{name}/{tried}/rate/{rate:g}"]["accuracy"] for rate in in_order}
+    return max(scores, key=lambda rate: scores[rate])
+
+
 def _right(results: dict[str, Any], name: str, row: str) -> dict[int, str]:
     return {
         seed: part["right"][kind] for seed, part, kind in _runs(results, name, row) if kind in part.get("right", {})
@@ -343,7 +358,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="train in mixed precision")
     parser.add_argument("--rows", type=int, default=1000, help="training rows of each set")
     parser.add_argument("--tests", type=int, default=1400, help="test rows of each set")
-    run_study(parser.parse_args(), Study, table, test_table)
+    run_study(parser.parse_args(), Study, table, test_table, rate_table)
 
 
 if __name__ == "__main__":

@@ -186,19 +186,29 @@ def run_study(options: argparse.Namespace, study: Callable[[argparse.Namespace],
 def paired_interval(pairs: Sequence[tuple[str, str]], tests: int) -> Interval:
     """How much more often the first is right than the second on the same questions, with an interval for many tests.
 
-    Each pair has Newcombe's interval for paired proportions (1998, Statistics in Medicine 17:2635, method 10); from the
-    lowest end to the highest of all pairs it excludes 0 where each pair alone decides, and all of them alike.
+    Each pair has Newcombe's interval for paired proportions (1998, Statistics in Medicine 17:2635, method 10), which is
+    extended to 0 where McNemar's exact test doesn't decide; from the lowest end to the highest of all pairs it excludes
+    0 where each pair alone decides, and all of them alike.
 
     Args:
         pairs: for each pair of models the answers of both, a 1 or 0 for each question.
         tests: among which it is one (Bonferroni).
     """
-    made = [_newcombe(first, second, 1 - ALPHA / tests) for first, second in pairs]
+    made = [_paired(first, second, ALPHA / tests) for first, second in pairs]
     return Interval(
         fmean(each.mean for each in made),
         min(each.low for each in made if each.low is not None),
         max(each.high for each in made if each.high is not None),
     )
+
+
+def _paired(first: str, second: str, alpha: float) -> Interval:
+    """Newcombe's interval; with 0 in it where the answers that one model alone has right don't decide."""
+    found = _newcombe(first, second, 1 - alpha)
+    differing = [pair for pair in zip(first, second, strict=True) if len(set(pair)) > 1]
+    if differing and binomtest(differing.count(("1", "0")), len(differing)).pvalue < alpha:
+        return found
+    return Interval(found.mean, min(found.low or 0.0, 0.0), max(found.high or 0.0, 0.0))
 
 
 def _newcombe(first: str, second: str, level: float) -> Interval:

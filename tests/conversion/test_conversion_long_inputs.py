@@ -67,6 +67,16 @@ def test_a_table_prints_in_the_middle_of_a_run_and_pairs_the_seeds_that_are_ther
         assert long_inputs.test_table(some) == ""
 
 
+def test_the_rate_that_is_taken_is_said_with_those_that_were_tried():
+    tried = {"5e-05": 0.7, "0.0001": 0.7, "0.0002": 0.9}
+    parts = {f"imdb/{way}/rate/{rate}": {"accuracy": tried[rate]} for way in ("cut", "rope-cut") for rate in tried}
+    parts["imdb/cut/rate/0.0002"] = {"accuracy": 0.6}
+    assert long_inputs.rate_table({"parts": parts}).splitlines()[2:] == [
+        "| imdb | its own table | 0.700 | **0.700** | 0.600 |",
+        "| imdb | healed `rope` | 0.700 | 0.700 | **0.900** |",
+    ]
+
+
 @pytest.mark.parametrize(("majority", "learned"), [(0.5, ""), (0.7, "; 0 of 1 learned")])
 def test_a_run_has_learned_if_it_is_better_than_the_majority(majority, learned):
     parts = {"hyperpartisan/word pairs": {"accuracy": 0.8, "majority": majority, "examples": 195}}
@@ -172,12 +182,10 @@ def test_on_a_cluster_what_a_part_needs_is_written_before_it_begins(tmp_path, mo
     assert len(study.parts.read()["parts"]) == 1 + 1 + 2 * 3 + 2 * 2
 
 
-def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):
-    study = object.__new__(long_inputs.Study)
+def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle():
     for scores, best in (((0.6, 0.7, 0.8), 2e-4), ((0.7, 0.7, 0.6), 1e-4), ((0.7, 0.6, 0.7), 5e-5)):
         trials = {f"imdb/cut/rate/{rate:g}": part(score) for rate, score in zip(long_inputs.RATES, scores, strict=True)}
-        study.parts = SimpleNamespace(read=lambda trials=trials: {"parts": trials})
-        assert study.best_rate("imdb", "tile") == best
+        assert long_inputs.best_rate({"parts": trials}, "imdb", "tile") == best
 
 
 def test_a_text_is_answered_by_the_mean_over_its_windows():

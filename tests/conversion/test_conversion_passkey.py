@@ -192,10 +192,10 @@ def test_each_healing_is_measured_in_all_of_its_ways_and_a_stopped_study_goes_on
     of_healed = {name for name, way in passkey.WAYS.items() if way.source == "healed"}
     for healing, names in ((0, set(passkey.WAYS)), (1, of_healed)):
         assert {part[0] for part in found if part[3] == healing} == names
-    assert {part[2] for part in found} == {0, 1, 2}
+    assert {part[2] for part in found} == {3, 4, 5}
     assert not any(part[:2] == (name, 256) for part in found for name in ("rope-dynamic", "learned-tile"))
     assert results["parts"]["heal/rope, healing 1"]["seed"] == 1
-    assert "rope-dynamic, healing 1/1024/2" in results["parts"]
+    assert "rope-dynamic, healing 1/1024/5" in results["parts"]
 
 
 def test_parts_of_other_healed_weights_are_refused_before_anything_is_measured(options, monkeypatch):

@@ -11,10 +11,11 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from scipy.stats import binomtest
 
 from hf_posenc import UserError
 from model_cards.studies import kept, recipe
-from model_cards.studies.parts import Parts, minilm_folder, paired_interval, signed
+from model_cards.studies.parts import Parts, _newcombe, minilm_folder, paired_interval, signed
 
 RECIPE = ["--parts", "scratch/comparisons", "--seeds", "2", "--options", '{"max_steps": 2, "max_rows": 64}']
 STUDIES = {
@@ -128,9 +129,13 @@ def test_paired_proportions_have_the_published_interval_and_several_pairs_the_wi
     first, second = (
         "".join(each * many for each, many in zip(answer, cells, strict=True)) for answer in ("1100", "1010")
     )
+    alone = _newcombe(first, second, 0.95)
+    assert (alone.mean, alone.low, alone.high) == pytest.approx(interval, abs=6e-4)
     found = paired_interval([(first, second)], tests=1)
-    assert (found.mean, found.low, found.high) == pytest.approx(interval, abs=6e-4)
-    assert signed(found, 2).startswith("**") == (found.low > 0 or found.high < 0)
+    _, gained, lost, _ = cells
+    decides = gained + lost > 0 and binomtest(gained, gained + lost).pvalue < 0.05
+    assert (found.low, found.high) == ((alone.low, alone.high) if decides else (min(alone.low, 0), max(alone.high, 0)))
+    assert signed(found, 2).startswith("**") == decides
     both = paired_interval([(first, second), (second, first)], tests=1)
     assert (both.mean, both.low, both.high) == pytest.approx(
         (0, -max(-found.low, found.high), max(-found.low, found.high))
