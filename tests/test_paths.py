@@ -23,7 +23,7 @@ OF_TRAINING = {
     "scheme_file": "--scheme-file=~/mine.py",
 }
 COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
-    "train": ([*SMALL, "--device", "cpu"], OF_TRAINING),
+    "train": ([*SMALL, "--device", "cpu", "--scheme", "own_slope"], OF_TRAINING),
     "predict": ([], {"checkpoint": "~/model", "data": "--data=~/d.csv", "output": "--output=~/new.csv"}),
     "evaluate": ([], {"checkpoint": "~/model", "data": "--data=~/d.csv", "errors": "--errors=~/new.csv"}),
     "convert": (

@@ -111,12 +111,13 @@ def _tried(
     prepared = prepare({"train": data.training_rows(replace(run, factor=1.0))}, options)
     encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
     columns = len(prepared.columns.text)
-    texts, labels = _texts(encoded["train"], tokenizer, columns), list(encoded["train"]["labels"])
+    train: Any = encoded["train"]
+    texts = _texts(train, tokenizer, columns)
     parts = list(data.test_parts(tokenizer, prepared.labels.names, trial=True))
     rows = []
     for name, strength in product(linear, STRENGTHS):
         with contextlib.suppress(ValueError):  # said where it is fitted to all
-            fitted = fit_words(texts, labels, name, prepared.labels.problem_type, strength)
+            fitted = fit_words(texts, list(train["labels"]), name, prepared.labels.problem_type, strength)
             of_it = {"task": data.task.name, "scheme": name, "C": strength}
             answers = [fitted.predict(_texts(part.dataset, tokenizer, columns)) for part in parts]
             rows += [{**of_it, **part.row(data.task.metric, given)} for part, given in zip(parts, answers, strict=True)]

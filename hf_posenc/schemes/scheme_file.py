@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import importlib
-import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,6 @@ from transformers.utils import logging
 from ..errors import UserError
 from ..files import expanded, sha256
 from ..model.scheme_base import PositionScheme
-from ..model.scheme_factory import FROM_CONFIG
 from ..model.scheme_table import SCHEMES
 from .support.saved_code import code_of, remember_code, source_file
 
@@ -40,9 +38,9 @@ def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None 
         The names.
 
     Raises:
-        UserError: the name is taken by another class or isn't a plain word, or the class overrides no hook or has an
-            argument of its own that isn't keyword-only; the file doesn't exist, can't be imported, defines no scheme or
-            has changed since this process read it; or it isn't clear what to call a scheme.
+        UserError: the name is taken by another class or isn't a plain word, or the class overrides no hook; the file
+            doesn't exist, can't be imported, defines no scheme or has changed since this process read it; or it isn't
+            clear what to call a scheme.
     """
     if isinstance(scheme, (str, Path)):
         return [_register(*named) for named in _named_schemes(Path(expanded(scheme)), name)]
@@ -74,7 +72,6 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     bases = [base for base in scheme.__mro__ if not base.__module__.endswith("scheme_base")]
     if not any(hook in vars(base) for base in bases for hook in hooks):
         raise UserError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
-    _refuse_positional(scheme)
     if scheme.__module__ == "__main__" and not again:
         logger.warning(
             f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To train, save or "
@@ -86,20 +83,11 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     return name
 
 
-def _refuse_positional(scheme: type[PositionScheme]) -> None:
-    """Refuses an argument that isn't keyword-only and no size of the config: no config could give it."""
-    _, *parameters = inspect.signature(scheme.__init__).parameters.values()
-    for parameter in parameters:
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in FROM_CONFIG:
-            what = f"{scheme.__name__}: its argument {parameter.name!r} isn't keyword-only, as those of a scheme are"
-            raise UserError(f"{what}. Write `*,` before it: `def __init__(self, *, {parameter.name}=...)`.")
-
-
-def _is_same_code(one: type[PositionScheme], other: type[PositionScheme]) -> bool:
+def _is_same_code(known: type[PositionScheme], other: type[PositionScheme]) -> bool:
     """True for one class that was read twice: a module that is imported, and the same file as a `scheme_file`."""
     with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel
-        is_one_file = source_file(one).resolve() == source_file(other).resolve()
-        return is_one_file and one.__qualname__ == other.__qualname__ and code_of(one) == code_of(other)
+        is_one_file = source_file(known).resolve() == source_file(other).resolve()
+        return is_one_file and known.__qualname__ == other.__qualname__ and code_of(known) == code_of(other)
     return False
 
 

@@ -624,9 +624,9 @@ def test_a_loss_that_is_0_whatever_the_weights_is_said(name, caplog):
     [
         *((labels, 3, "single_label_classification") for labels in (torch.arange(4) % 3, torch.ones(4, 1).long())),
         (torch.ones(4, 3), 3, "multi_label_classification"),
-        *((labels, 1, "regression") for labels in (torch.rand(4), torch.rand(4, 1))),
+        *((labels, 1, "regression") for labels in (torch.rand(4), torch.rand(4, 1), torch.rand(1, 4))),
         *((labels, 3, None) for labels in (torch.rand(4), torch.rand(1, 12), torch.rand(12), torch.rand(4, 2))),
-        *((labels, 1, None) for labels in (torch.rand(1, 4), torch.rand(4, 1, 1))),
+        *((labels, 1, None) for labels in (torch.rand(5), torch.rand(4, 2))),
     ],
 )
 def test_labels_decide_the_problem_type_and_a_refused_batch_decides_nothing(labels, outputs, problem):

@@ -337,15 +337,6 @@ def test_the_class_of_a_module_and_the_same_file_are_one_scheme(tmp_path, monkey
         register_scheme(other)
 
 
-def test_an_argument_that_no_config_could_give_is_refused():
-    class Positional(Sound):
-        def __init__(self, hidden_size, period=7):
-            super().__init__()
-
-    with pytest.raises(UserError, match=r"Positional: its argument 'period' isn't keyword-only.* `\*,` before it"):
-        register_scheme(Positional, "positional")
-
-
 def test_a_pickled_estimator_brings_its_scheme_file(tmp_path, monkeypatch):
     file = written(tmp_path, MINE)
     options = {"scheme": "pickled", "scheme_file": str(file), "max_steps": 1, "validation_share": 0}
