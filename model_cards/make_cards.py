@@ -171,7 +171,7 @@ def _verdict(contrast: Contrast, margin: float | None) -> str:
     reference = f"`{contrast.reference}` ({contrast.interval.mean:+.3f})"
     if contrast.is_found:
         direction = "better" if contrast.interval.mean > 0 else "worse"
-        return f"{direction} than {reference}" + f", within {margin:g} of it" * contrast.is_within
+        return f"{direction} than {reference}" + (f", within {margin:g} of it" if contrast.is_within else "")
     if contrast.is_within:
         return f"within {margin:g} of {reference}"
     return f"{contrast.verdict.partition(':')[0]} against {reference}"

@@ -107,20 +107,23 @@ def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
 def _tried(
     data: TaskData, run: PlannedRun, options: Options, tokenizer: PreTrainedTokenizerBase, linear: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The scores of linear models at each `C`, on the rows on which learning rates are chosen, too."""
+    """The scores of linear models at each `C`, on the rows on which learning rates are chosen, too.
+
+    Of generated tasks they are fitted to the rows of the first seed, as those of the table.
+    """
     prepared = prepare({"train": data.training_rows(replace(run, factor=1.0))}, options)
     encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
     columns = len(prepared.columns.text)
     train: Any = encoded["train"]
     texts = _texts(train, tokenizer, columns)
-    parts = list(data.test_parts(tokenizer, prepared.labels.names, trial=True))
+    parts = data.test_parts(tokenizer, prepared.labels.names, trial=True)
+    asked = [(part, _texts(part.dataset, tokenizer, columns)) for part in parts]
     rows = []
     for name, strength in product(linear, STRENGTHS):
         with contextlib.suppress(ValueError):  # said where it is fitted to all
             fitted = fit_words(texts, list(train["labels"]), name, prepared.labels.problem_type, strength)
             of_it = {"task": data.task.name, "scheme": name, "C": strength}
-            answers = [fitted.predict(_texts(part.dataset, tokenizer, columns)) for part in parts]
-            rows += [{**of_it, **part.row(data.task.metric, given)} for part, given in zip(parts, answers, strict=True)]
+            rows += [{**of_it, **part.row(data.task.metric, fitted.predict(given))} for part, given in asked]
     return rows
 
 

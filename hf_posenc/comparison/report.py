@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..data.tables import counted
 from ..errors import UserError
@@ -70,7 +69,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         statistics=statistics,
         about=BASELINES,
         most_seen=MOST_SEEN,
-        tuned=_strengths_in_words(summary.tried),
+        tuned=_strengths_in_words(summary),
         runs=runs,
         rows=" or ".join("all" if count is None else f"at most {count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(parts), max(parts)))),
@@ -83,10 +82,11 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
     )
 
 
-def _strengths_in_words(tried: Any) -> str:
-    """The values of `C` that were tried for linear models, in words; none where it was fixed."""
-    strengths = sorted(tried["C"].dropna().unique()) if "C" in tried else []
-    return ", ".join(f"{strength:g}" for strength in strengths)
+def _strengths_in_words(summary: Summary) -> str:
+    """The values of `C` that were tried for linear models, in words; none where it was fixed for a task."""
+    tried = summary.tried.dropna(subset="C") if "C" in summary.tried else summary.tried[:0]
+    is_tried = {*tried["task"]} == {task.name for task in summary.plan.tasks}
+    return ", ".join(f"{strength:g}" for strength in sorted(tried["C"].unique())) if is_tried else ""
 
 
 def _rates_in_words(plan: Plan) -> str:

@@ -218,7 +218,7 @@ def read_trials(folder: Path) -> pd.DataFrame:
     plan = load_plan(folder)
     path = folder / TRIED_NAME
     if path.is_file() and not (folder / TRIALS_NAME).is_dir():  # it alone was kept
-        names = dict.fromkeys(("task", "part", "scheme"), "str")
+        names = dict.fromkeys(("task", "part", "scheme", "metric", "commit", "diverged"), "str")
         return pd.read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
     rows = [
         row

@@ -4,8 +4,10 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from ..errors import UserError, spell
 from ..options import Options, words
@@ -108,8 +110,8 @@ def is_absent(cell: Any) -> bool:
 
 
 def _is_real(cell: Any) -> bool:
-    """True for a real number of Python or NumPy that may be none, and may have a fraction."""
-    return isinstance(cell, Real) and not isinstance(cell, Integral)
+    """True for a real number of Python or NumPy, which may be none, and may have a fraction."""
+    return isinstance(cell, float | np.floating)
 
 
 def is_missing(cell: Any) -> bool:

@@ -199,7 +199,7 @@ def _read(table: Table, columns: Columns, split: str, options: Options, writing:
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     declared = table.classes(name)
-    if is_list and declared is None and not writing.numbered and _are_marks(rows):
+    if is_list and declared is None and _are_marks(rows, writing.numbered):
         rows = _names_of_marks(rows, options.named_labels, name)
     kind = _kind_of(list(chain.from_iterable(filter(None, rows))), is_numeric, f"Column {name!r} of the {split} data")
     if is_list and kind == "real" and columns.label_delimiter is None:
@@ -313,11 +313,14 @@ def _of_one_hot(table: Table, names: Sequence[str]) -> list[list[str] | None]:
     return rows
 
 
-def _are_marks(rows: list[Any]) -> bool:
-    """True for lists that hold 0 and 1 alone and are equally long, of more than one item."""
+def _are_marks(rows: list[Any], numbered: bool) -> bool:
+    """True for lists that hold 0 and 1 alone and are equally long, of more than one item.
+
+    Where lists hold numbers of labels, two may be the labels 0 and 1; of three one would be there twice.
+    """
     lists = [row for row in rows if row is not None]
     length = len(lists[0])
-    if length < 2 or any(len(marks) != length for marks in lists):
+    if length < (3 if numbered else 2) or any(len(marks) != length for marks in lists):
         return False
     return not any(isinstance(item, str) or item not in (0, 1) for item in chain.from_iterable(lists))
 
@@ -348,7 +351,9 @@ def _of_training(column: _Column, columns: Columns, options: Options, trained: t
         return Labels(problem_type)
     seen = sorted(column.seen)
     in_order = seen if column.kind == "words" else sorted(seen, key=float)
-    names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
+    forms = {one_form(name): name for name in column.known or ()}
+    named = tuple(forms.get(one_form(name), name) for name in options.named_labels)
+    names = columns.one_hot or named or column.known or tuple(in_order)
     if not names:
         another = spell("label_column")
         raise UserError(f"No training row has a label in column {column.name!r}. Name another one with {another}.")

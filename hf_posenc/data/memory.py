@@ -106,15 +106,17 @@ def values_in_memory(given: Any) -> list[Any]:
 def labels_in_memory(given: Any) -> Any:
     """Labels in a form that scikit-learn takes: other libraries' tables as data frames, their columns as lists.
 
-    Decimals and fractions, as databases give them, become Python's real numbers.
+    Decimals and fractions, as databases give them, become Python's numbers.
 
     Raises:
         UserError: two columns have the same name.
     """
     if isinstance(given, pd.DataFrame):
         _refuse_twice("y", given)
-    elif isinstance(given, list | pd.Series) and any(isinstance(label, Decimal | Fraction) for label in given):
-        return [float(label) if isinstance(label, Decimal | Fraction) else label for label in given]
+        objects = given.select_dtypes("object")
+        given = given.assign(**{name: objects[name].map(_as_number) for name in objects})
+    elif isinstance(given, list | tuple | pd.Series | np.ndarray) and _has_decimals(given):
+        return [_as_number(label) for label in given]
     if isinstance(given, pd.DataFrame | pd.Series) or not (isinstance(given, Column | Dataset) or _speaks_arrow(given)):
         return given
     frame = _frame_in_memory(given)
@@ -122,6 +124,18 @@ def labels_in_memory(given: Any) -> Any:
         return labels_in_memory(values_in_memory(given))
     objects = frame.select_dtypes("object")  # numbers with missing ones: scikit-learn takes pandas' own types for those
     return frame.assign(**{name: objects[name].convert_dtypes(convert_string=False) for name in objects})
+
+
+def _has_decimals(labels: Any) -> bool:
+    return any(isinstance(label, Decimal | Fraction) for label in labels)
+
+
+def _as_number(label: Any) -> Any:
+    """Of a decimal or a fraction a whole number, as it is, or a real one; else what was given."""
+    if not isinstance(label, Decimal | Fraction):
+        return label
+    is_whole = isinstance(label, Fraction) or label.is_finite()
+    return int(label) if is_whole and label == int(label) else float(label)
 
 
 def texts_in_memory(

@@ -197,9 +197,11 @@ class _Estimator(BaseEstimator):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As pickle has it; a scheme's file is registered before the model is read, whose class is its code."""
         new, arguments, *state = super().__reduce_ex__(protocol)
-        if (file := getattr(self, "scheme_file", None)) is None:
+        file, model = getattr(self, "scheme_file", None), getattr(self, "model_", None)
+        if file is None or model is None:
             return new, arguments, *state
-        return _new_with_scheme, (_SchemeFile(str(Path(expanded(file)).absolute()), self.scheme), *arguments), *state
+        registered = _SchemeFile(str(Path(expanded(file)).absolute()), model.config.position_embedding_type)
+        return _new_with_scheme, (registered, *arguments), *state
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +216,7 @@ class _Estimator(BaseEstimator):
 
     def _fit(
         self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, problem_type: str
-    ) -> Self:
+    ) -> TrainingResult:
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
@@ -236,7 +238,10 @@ class _Estimator(BaseEstimator):
         }
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **Options.of(**parameters).assigned}
-        result = self._train(parameters, table)
+        return self._train(parameters, table)
+
+    def _take(self, result: TrainingResult) -> Self:
+        """Keeps what was trained; the warnings are last, for they may be errors."""
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
         self.report_ = result.report
@@ -331,7 +336,10 @@ class _SchemeFile:
     """A file that is registered where a pickle of this is read."""
 
     path: str
-    scheme: str | None
+    scheme: str
+
+    def __deepcopy__(self, memo: Any) -> "_SchemeFile":
+        return self
 
     def __reduce__(self) -> Any:
         return register_scheme, (self.path, self.scheme)
@@ -379,11 +387,11 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         classes = ClassLabel(names=_distinct_names(given.tolist()))
         target = List(classes) if several else classes
         problem_type = "multi_label_classification" if several else "single_label_classification"
-        self._fit(rows, names, _with_gaps(values, missing), target, problem_type)
+        result = self._fit(rows, names, _with_gaps(values, missing), target, problem_type)
         self.classes_ = given
         # The checkpoint has names of labels alone; these are the labels as they were given.
-        note(self.model_.config, classes=given.tolist())
-        return self
+        note(result.model.config, classes=given.tolist())
+        return self._take(result)
 
     def _class_logits(self, X: Any, windows: str | None, stride: int | None) -> tuple[np.ndarray, str]:
         """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
@@ -415,7 +423,8 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         """Trains on texts X and numbers y, anew whenever it is called."""
         (names, rows), y, missing = self._read(X, y)
         numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
-        return self._fit(rows, names, _with_gaps(numbers.tolist(), missing), Value("float64"), "regression")
+        values = _with_gaps(numbers.tolist(), missing)
+        return self._take(self._fit(rows, names, values, Value("float64"), "regression"))
 
     def predict(self, X: Any, *, windows: str | None = None, stride: int | None = None) -> np.ndarray:
         """The number of each text; `windows` and `stride` replace the estimator's own."""

@@ -329,7 +329,8 @@ def check_output(path: str, source: str | None = None, parameter: str = "output"
     check_writable(spell(parameter, path), file.parent)
     if file.is_dir():
         raise UserError("is a folder. Give the name of a file.", parameter=parameter, value=path)
-    if read.exists() and any(place.exists() and place.samefile(read) for place in (file, file.parent)):
+    places = (file, file.parent, Path(path).absolute().parent)
+    if read.exists() and any(place.exists() and place.samefile(read) for place in places):
         raise UserError("would be a file of the data that is read. Name another.", parameter=parameter, value=path)
 
 

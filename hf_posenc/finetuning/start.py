@@ -66,13 +66,11 @@ def check_start(options: Options) -> Beginning:
     """
     of_the_trainer = trainer_fields(options).keys()
     _check_assigned(options)
-    registered = register_scheme(options.scheme_file, options.scheme) if options.scheme_file is not None else []
-    if options.scheme is not None or options.pretrained is None:
-        require_scheme(options.scheme or PosEncConfig.position_embedding_type, cast(Any, options.scheme_kwargs))
+    if options.scheme_file is None or options.pretrained is None:
+        _check_scheme(options)
     if options.tokenizer is not None:
         check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
-        _check_used(options, registered, options.scheme)
         return Beginning(_new_config(options), None)
     source = spell("pretrained", options.pretrained)
     refuse_given(options, ("size",), f"is for new encoders, and {source} has its own")
@@ -85,17 +83,22 @@ def check_start(options: Options) -> Beginning:
     checkpoint = open_checkpoint(
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
     )
-    config = source_config(checkpoint)
-    _check_used(options, registered, options.scheme, getattr(config, "position_embedding_type", None))
-    return Beginning(config, checkpoint)
+    if options.scheme_file is not None:
+        is_ours = checkpoint.raw.get("model_type") == PosEncConfig.model_type
+        _check_scheme(options, str(checkpoint.raw.get("position_embedding_type")) if is_ours else None)
+    return Beginning(source_config(checkpoint), checkpoint)
 
 
-def _check_used(options: Options, registered: list[str], *schemes: str | None) -> None:
-    """Refuses a file of which no scheme is the new model's, or that of the checkpoint to start from."""
-    used = {name for scheme in schemes for name in (scheme or "").split("+")}
-    if registered and not used & {*registered}:
-        unused = f"defines {', '.join(registered)}, which isn't used. Name it: {spell('scheme', registered[0])}."
-        raise UserError(unused, parameter="scheme_file", value=options.scheme_file)
+def _check_scheme(options: Options, trained: str | None = None) -> None:
+    """Registers a file, one of whose schemes must be the new model's or that of the checkpoint, `trained`."""
+    if options.scheme_file is not None:
+        schemes = "+".join(filter(None, (options.scheme, trained)))
+        registered = register_scheme(options.scheme_file, schemes or None)
+        if not {*registered} & {*schemes.split("+")}:
+            unused = f"defines {', '.join(registered)}, which isn't used. Name it: {spell('scheme', registered[0])}."
+            raise UserError(unused, parameter="scheme_file", value=options.scheme_file)
+    if options.scheme is not None or options.pretrained is None:
+        require_scheme(options.scheme or PosEncConfig.position_embedding_type, cast(Any, options.scheme_kwargs))
 
 
 def _check_assigned(options: Options) -> None:

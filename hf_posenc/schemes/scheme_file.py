@@ -83,6 +83,11 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     return name
 
 
+def _is_again(known: type[PositionScheme], *others: type[PositionScheme]) -> bool:
+    """True for a class that was read before, perhaps in another way."""
+    return any(known is other or _is_same_code(known, other) for other in others)
+
+
 def _is_same_code(known: type[PositionScheme], other: type[PositionScheme]) -> bool:
     """True for one class that was read twice: a module that is imported, and the same file as a `scheme_file`."""
     with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel
@@ -99,7 +104,8 @@ def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[Position
         raise UserError(f"{file} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
     names = {scheme: vars(scheme).get("name") for scheme in schemes}
     unnamed = [scheme for scheme, name in names.items() if name is None]
-    new = {*(selected or "").split("+")} - {"", *SCHEMES, *names.values()}
+    asked = {*(selected or "").split("+")} - {"", *names.values()}
+    new = {name for name in asked if name not in SCHEMES or _is_again(SCHEMES[name], *unnamed[:1])}
     if len(unnamed) == len(new) == 1:
         names[unnamed[0]] = new.pop()
     elif any(not _is_base(scheme, schemes) for scheme in unnamed):

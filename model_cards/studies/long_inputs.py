@@ -123,7 +123,7 @@ class Study:
 
     def run(self) -> None:
         """All parts, set by set: what has to be beaten, the rates, then seed by seed."""
-        measure = functools.partial(self.parts.measure, rows=self.rows, tests=self.tests, bf16=self.bf16)
+        measure = functools.partial(self.parts.measure, rows=self.rows, tests=self.tests, bf16=self.bf16, steps=STEPS)
         sources = {WAYS[way].source for way in self.ways}
         if "rope" in sources:
             if HEALED in self.parts.read()["parts"]:
@@ -330,7 +330,8 @@ def rate_table(results: dict[str, Any]) -> str:
             taken = best_rate(results, name, way)
             cells = [f"**{score:.3f}**" if rate == taken else f"{score:.3f}" for rate, score in tried.items()]
             rows.append((name, "its own table" if source == "learned" else "healed `rope`", *cells))
-    return markdown_table(("set", "weights", *(f"rate {rate:g}" for rate in RATES)), rows, "ll" + "r" * len(RATES))
+    head = ("set", "weights", *(f"rate {rate:g}" for rate in RATES))
+    return markdown_table(head, rows, "ll" + "r" * len(RATES)) if rows else ""
 
 
 def best_rate(results: dict[str, Any], name: str, way: str) -> float:

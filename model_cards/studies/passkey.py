@@ -185,7 +185,7 @@ class Study:
             if name in self.parts.read()["parts"]:
                 check_healed(self.parts, name, folders[healing])
             heal = functools.partial(heal_rope, self.source, folders[healing], data_folder(self.options), healing)
-            self.parts.measure(name, heal)
+            self.parts.measure(name, heal, seeds=[*SEEDS])
         self.parts.wait()
         parts = [
             (name, length, seed, healing)
@@ -196,7 +196,7 @@ class Study:
         ]
         for name, length, seed, healing in tqdm(parts, unit="part"):
             find = functools.partial(self.find, WAYS[name], length, seed, healing)
-            self.parts.measure(f"{healed(name, healing)}/{length}/{seed}", find)
+            self.parts.measure(f"{healed(name, healing)}/{length}/{seed}", find, seeds=[*SEEDS])
 
     def find(self, way: Way, length: int, seed: int, healing: int = 0) -> dict[str, Any]:
         """Which queries find their text, in order of its passkey's place: a 1 or 0 for each."""

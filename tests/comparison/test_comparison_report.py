@@ -196,6 +196,22 @@ def test_the_table_for_others_has_contrasts_and_trials(tmp_path, run):
     assert r"commit 12e3456" in out
 
 
+def test_that_linear_models_are_tuned_is_said_where_all_are(tmp_path):
+    tasks = [{"data": "probes", "name": name} for name in ("a", "b")]
+    plan = toy(seeds=3, test_lengths=[32], search=[1, 2], tasks=tasks)
+    folder = made_up(tmp_path, plan, level, words=0.5)
+    (folder / "trials").mkdir()
+    for task in plan.tasks:
+        assert "Their C is" not in report(folder)
+        tried = {"task": task.name, "part": "a", "scheme": "words", "C": 1.0, "score": 0.5, "commit": "0123456"}
+        write_result(folder, plan, task, {**read_result(folder, plan, task), "tried": [tried]})
+    assert "Their C is the best of 1 on" in report(folder)
+    Comparison(folder).report()
+    shutil.rmtree(folder / "trials")
+    Comparison(folder).report()
+    assert "0123456" in (folder / "trials.csv").read_text()
+
+
 def test_without_matplotlib_the_report_says_what_its_pictures_need(folder, text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     without = Comparison(folder).report(tmp_path / "report.md").read_text()

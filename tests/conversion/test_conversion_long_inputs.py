@@ -169,7 +169,7 @@ def test_on_a_cluster_what_a_part_needs_is_written_before_it_begins(tmp_path, mo
                     f"imdb/{way}/rate/{rate:g}" for way in ("cut", "rope-cut") for rate in long_inputs.RATES
                 } <= known
             future = Future()
-            future.set_result({"bf16": False, "parts": {name: {}}})
+            future.set_result({"bf16": False, "steps": long_inputs.STEPS, "parts": {name: {}}})
             return future
 
     monkeypatch.setattr("model_cards.studies.parts.Cluster", Cluster)

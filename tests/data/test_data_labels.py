@@ -212,6 +212,8 @@ def test_one_hot_columns_are_labels(tmp_path):
         (ONE, ["a", "b"], [0.5], None, "has unknown labels: '0.5' .line 1.. Known are 'a', 'b'"),
         (SEVERAL, ["0", "1", "2"], [[0, 1]], None, [[1, 1, 0]]),
         (SEVERAL, ["a", "b"], [[0, 1]], "a,b", [[0, 1]]),
+        (SEVERAL, ["1", "2", "3"], [[0, 0, 1], [1, 0, 1]], "1,2,3", [[0, 0, 1], [1, 0, 1]]),
+        (SEVERAL, ["0", "1", "2"], [[0, 0, 1]], None, "lists of 3 numbers 0 and 1"),
         (SEVERAL, ["a", "b", "c"], [[0, 1], [1, 0]], None, "holds lists of 2 numbers 0 and 1"),
         (SEVERAL, ["a", "b"], [[0, 1]], None, "holds lists of 2 numbers 0 and 1, such as .0, 1.. If they mark labels"),
         (SEVERAL, ["a", "b"], ["a"], None, "problem type is multi_label_classification: write lists of labels, cells"),

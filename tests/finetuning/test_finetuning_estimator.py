@@ -30,6 +30,7 @@ from transformers import pipeline
 
 import hf_posenc
 from hf_posenc import PosEncClassifier, PosEncRegressor, UserError
+from hf_posenc.data.memory import labels_in_memory
 from tests.support.common import write_jsonl
 from tests.support.training import SIZES, assert_same_weights, command, rows
 
@@ -135,6 +136,32 @@ def test_a_fit_that_is_refused_leaves_the_one_before() -> None:
         fitted.set_params(max_steps=-5).fit(texts, [1, 2] * 16)
     assert fitted.predict_proba(texts).tolist() == before.tolist()
     assert set(fitted.predict(texts)) <= set(labels)
+
+
+def test_label_names_order_labels_in_either_unicode_form() -> None:
+    texts, _ = data(32)
+    fitted = quick(label_names="t,cafe\u0301").fit(texts, ["caf\u00e9", "t"] * 16)
+    assert list(fitted.model_.config.id2label.values()) == ["t", "caf\u00e9"]
+    assert set(fitted.predict(texts)) <= {"t", "caf\u00e9"}
+
+
+def test_warnings_that_are_errors_leave_a_whole_estimator() -> None:
+    texts, labels = data(32)
+    fitted = quick(baselines=False).fit(texts, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning):
+            fitted.fit(texts, ["x", "y"] * 16)
+    assert set(fitted.predict(texts)) <= {"x", "y"}
+
+
+def test_decimals_that_are_whole_keep_all_digits() -> None:
+    near = [Decimal("12345678901234567"), Decimal("12345678901234568")]
+    frame = pd.DataFrame({"a": [Decimal(0), Decimal(1)]})
+    assert labels_in_memory(frame)["a"].tolist() == [0, 1]
+    for given in (near, tuple(near), np.array(near, dtype=object), pd.Series(near)):
+        assert labels_in_memory(given) == [int(label) for label in near]
+    assert math.isnan(labels_in_memory([Decimal("NaN")])[0])
 
 
 def test_decimals_and_fractions_of_a_database_are_real_numbers() -> None:

@@ -450,6 +450,10 @@ def test_an_output_that_is_a_link_stays_one(run, checkpoint, tmp_path):
     (tmp_path / "bad.csv").symlink_to(tmp_path / "a file" / "real.csv")
     with pytest.raises(UserError, match="can't be written to: a file is in the way"):
         check_output(str(tmp_path / "bad.csv"))
+    (tmp_path / "splits").mkdir()
+    (tmp_path / "splits" / "test.csv").symlink_to(tmp_path / "there" / "real")  # as in the Hub's cache
+    with pytest.raises(UserError, match="would be a file of the data that is read"):
+        check_output(str(tmp_path / "splits" / "test.csv"), str(tmp_path / "splits"))
     assert (tmp_path / "there" / "real").read_text().startswith('"text"')
 
 

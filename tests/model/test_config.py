@@ -313,9 +313,10 @@ def test_a_length_that_the_weights_have_is_not_changed_in_the_config_and_a_train
             ValueError, match=f"config.max_position_embeddings={length} isn't what this model was built"
         ):
             model.save_pretrained(tmp_path)
-    for more in ({}, {"rope_parameters": dynamic}):  # longer inputs, which need no table
+    yarn = {"rope_type": "yarn", "factor": 2.0}  # which has the trained length from its parameters
+    for more, length in (({}, 512), ({"rope_parameters": dynamic}, 512), ({"rope_parameters": yarn}, 16)):
         model = PosEncModel(tiny_config("rope", **more))
-        model.config.max_position_embeddings = 512
+        model.config.max_position_embeddings = length
         model.save_pretrained(tmp_path)
 
 

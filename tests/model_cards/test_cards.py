@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from huggingface_hub import ModelCard
 
-from hf_posenc.comparison.statistics import welch
+from hf_posenc.comparison.statistics import Contrast, Interval, welch
 from model_cards import make_cards, make_pages
 from model_cards.studies.pretraining_plan import CONTRASTS
 from tests.support.common import BUILTIN, UNMEASURED
@@ -62,6 +62,22 @@ def test_cards_say_what_the_code_and_the_results_say(compared):
     for row in make_cards.describe_schemes():
         if row.name in BUILTIN:
             assert make_cards.render_card(FOLDER, row, compared) == card(row.name), "run `make model-cards`"
+
+
+@pytest.mark.parametrize(
+    ("ends", "margin", "said"),
+    [
+        ((0.01, 0.02), None, "better than `rope` (+0.015)"),
+        ((-0.02, -0.01), 0.03, "worse than `rope` (-0.015), within 0.03 of it"),
+        ((-0.02, 0.01), 0.03, "within 0.03 of `rope` (-0.005)"),
+        ((-0.02, 0.01), None, "not decided against `rope` (-0.005)"),
+    ],
+)
+def test_a_card_says_a_difference_in_words(ends, margin, said):
+    found = Interval(fmean(ends), *ends)
+    corrected = 0.01 if min(ends) * max(ends) > 0 else 1.0
+    contrast = Contrast("words", 64, "t5", "rope", found, corrected, corrected, margin)
+    assert make_cards._verdict(contrast, margin) == said
 
 
 STATED = {  # case: plan, tasks, scheme, length, part

@@ -109,8 +109,10 @@ def test_training_leaves_a_checkpoints_own_scheme_by_its_file(tmp_path):
     data = written(tmp_path, "text,label\n" + "".join(map("{},{}\n".format, *rows.values())), "data.csv")
     given = {"max_steps": 1, "validation_share": 0, "baselines": False, "verbose": 0, "scheme_file": str(file)}
     train(str(data), tmp_path / "own", scheme="leaves", **given)
+    del SCHEMES["leaves"]  # as in a process that has never seen the file
     done = train(str(data), tmp_path / "rope", pretrained=str(tmp_path / "own"), scheme="rope", **given)
     assert done.model.config.position_embedding_type == "rope"
+    assert "leaves" in SCHEMES
     with pytest.raises(UserError, match="defines leaves, which isn't used"):
         train(str(data), tmp_path / "more", pretrained=str(tmp_path / "rope"), **given)
 
@@ -320,9 +322,12 @@ def test_a_model_is_saved_with_the_code_it_runs_whatever_is_registered_since(tmp
     file.write_text(file.read_text().replace("100", "1000"))
     register_scheme(importlib.reload(module).Edited, "edited")
     second = PosEncModel(config)
-    for model, step in ((first, "/ 100\n"), (second, "/ 1000\n"), (first, "/ 100\n")):
-        model.save_pretrained(tmp_path / "saved")
+    for part, step in ((first, "/ 100\n"), (second, "/ 1000\n"), (first, "/ 100\n")):
+        part.save_pretrained(tmp_path / "saved")
         assert (tmp_path / "saved" / "edited_scheme.py").read_text().endswith(step)
+    PosEncModel(config).config.save_pretrained(tmp_path / "alone")
+    assert (tmp_path / "alone" / "edited_scheme.py").read_text().endswith("/ 1000\n")
+    assert b"edited_scheme" not in pickle.dumps(config)
 
 
 def test_the_class_of_a_module_and_the_same_file_are_one_scheme(tmp_path, monkeypatch):
@@ -335,6 +340,9 @@ def test_the_class_of_a_module_and_the_same_file_are_one_scheme(tmp_path, monkey
     other = written(tmp_path, text.replace("100", "50"), "other_scheme.py")
     with pytest.raises(UserError, match="name='twice_read' is taken by Twice"):
         register_scheme(other)
+    unnamed = written(tmp_path, MINE, "unnamed_scheme.py")
+    register_scheme(importlib.import_module("unnamed_scheme").Mine, "unnamed")
+    assert register_scheme(unnamed, "learned+unnamed") == ["unnamed"]
 
 
 def test_a_pickled_estimator_brings_its_scheme_file(tmp_path, monkeypatch):
@@ -342,6 +350,8 @@ def test_a_pickled_estimator_brings_its_scheme_file(tmp_path, monkeypatch):
     options = {"scheme": "pickled", "scheme_file": str(file), "max_steps": 1, "validation_share": 0}
     fitted = PosEncClassifier(**options).fit(["a b", "b a"], ["x", "y"])
     assert copy.deepcopy(fitted).get_params() == fitted.get_params()
+    for unfitted in (PosEncClassifier(scheme_file=str(file)), PosEncClassifier(scheme_file="gone.py", scheme="rope")):
+        assert pickle.loads(pickle.dumps(unfitted)).get_params() == copy.copy(unfitted).get_params()
     before, written_down = fitted.predict_proba(["a b"]), pickle.dumps(fitted)
     for name in [name for name in sys.modules if name.startswith("scheme_files_")]:  # as in another process
         monkeypatch.delitem(sys.modules, name)
@@ -350,6 +360,10 @@ def test_a_pickled_estimator_brings_its_scheme_file(tmp_path, monkeypatch):
         read = pickle.loads(written_down)
         assert type(read.model_.model.position) is SCHEMES["pickled"] is not type(fitted.model_.model.position)
         assert read.predict_proba(["a b"]) == pytest.approx(before)
+        read.save(tmp_path / "saved")
+        assert (tmp_path / "saved" / "mine.py").is_file()
+        file.unlink()
+        copy.deepcopy(read)
 
 
 def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):

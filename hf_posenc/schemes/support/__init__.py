@@ -16,12 +16,12 @@ from ...errors import did_you_mean
 from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from ...model.position_rope import PLAIN_ROPE
 from ...model.scheme_base import PositionScheme
-from ...model.scheme_combined import CombinedPosition
 from ...model.scheme_factory import make_scheme, own_arguments, scheme_kwargs, sizes_of
 from ...model.scheme_table import AUGMENTATIONS, EMBEDDING_STEPS, SCHEMES
 from ...model.seam import ConfigSupport
 from ..names import FieldError, scheme_names
 from .loaded_code import (
+    built_schemes,
     find_scheme,
     is_deferred,
     is_newer,
@@ -158,6 +158,7 @@ class PackageSupport(ConfigSupport):
         for what, names in faults.items():
             if names:
                 raise ValueError(f"{type(scheme).__name__}.{names[0]} is {what}.")
+        note_classes(config, {scheme.name: type(scheme)})
         limit = scheme.max_length
         if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
             raise ValueError(
@@ -172,9 +173,7 @@ class PackageSupport(ConfigSupport):
             ValueError: loaded again, the weights would compute something else; or see `code_files`.
         """
         body = model.base_model
-        combines = isinstance(body.position, CombinedPosition)
-        parts = body.position.parts if combines else {body.position.name: body.position}
-        schemes = {name: type(part) for name, part in parts.items()}
+        schemes = built_schemes(body)
         fields = [*_BUILT_WITH, *_sizes_changed(body._config_when_built, model.config, schemes.values())]
         as_built = {name: getattr(body._config_when_built, name) for name in fields}
         for name, built in {**as_built, "num_hidden_layers": len(body.layers)}.items():
@@ -239,13 +238,14 @@ def code_files(config: PosEncConfig) -> dict[str, str]:
 def _sizes_changed(built: PosEncConfig, config: PosEncConfig, schemes: Iterable[Any]) -> list[str]:
     """The fields of which the schemes of a model took a size that isn't the config's any more.
 
-    A length beyond the trained one changes nothing of what takes `rope_parameters`, which hold that one.
+    What takes `rope_parameters` has the trained length from there; `dynamic` takes a shorter one from the config.
     """
     fields = set()
     for scheme in schemes:
         before, now = sizes_of(built, scheme), sizes_of(config, scheme)
         if {"rope_parameters", "max_positions"} <= now.keys():
-            trained = (built.rope_parameters or {}).get("original_max_position_embeddings", 0)
+            turned = built.rope_parameters or {}
+            trained = turned["original_max_position_embeddings"] if turned.get("rope_type") == "dynamic" else 0
             before["max_positions"] = max(now["max_positions"], trained)
         fields |= {_SIZES[name] for name in _SIZES if name in now and now[name] != before[name]}
     return sorted(fields)

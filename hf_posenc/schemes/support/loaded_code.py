@@ -45,6 +45,12 @@ class _Origin:
     source: str = ""
     classes: Mapping[str, Any] = field(default_factory=dict)
 
+    def __deepcopy__(self, memo: Any) -> "_Origin":
+        return self
+
+    def __reduce__(self) -> Any:
+        return _Origin, (self.source,)  # another process may not have the classes
+
 
 _loading: ContextVar[_Load | None] = ContextVar("loading", default=None)
 
@@ -129,8 +135,16 @@ def schemes_of(config: PosEncConfig) -> dict[str, Any]:
 
 
 def note_classes(config: PosEncConfig, schemes: Mapping[str, Any]) -> None:
-    """Notes the classes that a model runs, whose code is saved: others may be registered by these names since."""
+    """Notes the classes that a model is built of, whose code is saved: later names may mean others."""
     config._origin = replace(config._origin, classes={**config._origin.classes, **schemes})
+
+
+def built_schemes(body: Any) -> dict[str, Any]:
+    """The classes of an encoder's schemes by name, as it was built; of one that was unpickled those that it has."""
+    parts = body.position.parts if isinstance(body.position, CombinedPosition) else {body.position.name: body.position}
+    return {name: type(part) for name, part in parts.items()} | {
+        name: scheme for name, scheme in body._config_when_built._origin.classes.items() if name in parts
+    }
 
 
 def saved_schemes(config: PosEncConfig) -> dict[str, Any]:
