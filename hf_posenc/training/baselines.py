@@ -21,7 +21,7 @@ MOST_CHARACTERS = 5_000_000
 """Limits of the sample, so that the baseline takes seconds."""
 MOST_FEATURES = 100_000
 """So many words, or words and pairs, a linear model sees: the most frequent ones."""
-STRENGTHS = (10.0, 1.0, 100.0)
+STRENGTHS = (10.0, 1.0, 100.0, 1000.0)
 """Inverse strengths of regularisation (`C`) of logistic regressions: the usual one, then others that may be tried."""
 MOST_SEEN = f"{MOST_ROWS:,} training rows, {MOST_CHARACTERS // 10**6} million letters, {MOST_FEATURES:,} words or pairs"
 MOST_WEIGHTS = 5_000_000

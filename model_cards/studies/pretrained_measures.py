@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -35,7 +36,7 @@ from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.machine import commit, versions
 from hf_posenc.options import Options
 from hf_posenc.quiet import silence
-from hf_posenc.training.baselines import baseline_scores
+from hf_posenc.training.baselines import STRENGTHS, fit_words, most_frequent
 from model_cards.studies.parts import Cluster, data_folder, read_rows
 from model_cards.studies.pretraining import Training, held_out_loss, options_of_study
 from model_cards.studies.pretraining_plan import (
@@ -135,24 +136,39 @@ class Bigrams:
         return float(self.unigrams[ids[0]].log() + self.bigrams[ids[:-1], ids[1:]].log().sum())
 
 
-def linear_models(data: Path, task: str) -> dict[str, float]:
-    """The test accuracies of the majority and of linear models, on the rows that models are fine-tuned with."""
-    splits = {split: read_rows(data, task, split) for split in ("train", "test")}
+def linear_models(data: Path, task: str) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """The test accuracies of the majority and of linear models, on the rows that models are fine-tuned with.
+
+    Their `C` is the best on the validation rows, as the rate of fine-tuning is; all that were tried come second.
+    """
+    splits = {split: read_rows(data, task, split) for split in ("train", "validation", "test")}
     texts = {split: [str(row["text"]) for row in rows] for split, rows in splits.items()}
     names = sorted({row["label"] for row in splits["train"]})
-    labels = {split: [names.index(row["label"]) for row in rows] for split, rows in splits.items()}
+    labels = {split: np.array([names.index(row["label"]) for row in rows]) for split, rows in splits.items()}
     kept = whole_pairs((texts["train"],), FINE_TUNING["max_rows"])
-    train = ([texts["train"][row] for row in kept],), [labels["train"][row] for row in kept]
-    tests = {"test": ((texts["test"],), labels["test"])}
-    scores, _ = baseline_scores(train, tests, "single_label_classification")
-    return {name: metrics["test_accuracy"] for name, metrics in scores.items()}
+    train = ([texts["train"][row] for row in kept],), labels["train"][kept]
+    usual = most_frequent(train[1].tolist(), "single_label_classification")
+    scores, tried = {"majority": float((labels["test"] == usual).mean())}, {}
+    for sees in ("words", "word pairs"):
+        models = {strength: fit_words(*train, sees, strength=strength) for strength in STRENGTHS}
+        valid = {
+            strength: float((model.predict((texts["validation"],)) == labels["validation"]).mean())
+            for strength, model in models.items()
+        }
+        best = max(STRENGTHS, key=lambda strength: valid[strength])
+        name = sees.replace(" ", "_")
+        scores[name] = float((models[best].predict((texts["test"],)) == labels["test"]).mean())
+        tried[name] = {f"{strength:g}": valid[strength] for strength in STRENGTHS}
+    return scores, tried
 
 
 def measure_baselines(text: Text, data: Path) -> dict[str, Any]:
     """What needs no model of the study."""
+    made = {task: linear_models(data, task) for task in TASKS}
     return {
         "bigrams": blimp_of(Bigrams(text).likelihood, data),
-        "linear": {task: linear_models(data, task) for task in TASKS},
+        "linear": {task: scores for task, (scores, _) in made.items()},
+        "linear_validation_by_C": {task: tried for task, (_, tried) in made.items()},
     }
 
 

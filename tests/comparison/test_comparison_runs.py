@@ -32,6 +32,7 @@ from hf_posenc.data.preparing import marks_of, prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Interrupted, UserError
+from hf_posenc.training.baselines import STRENGTHS
 from tests.support.common import write_jsonl
 from tests.support.comparison import (
     SMALL,
@@ -433,10 +434,10 @@ def test_linear_models_are_tuned_where_rates_are_on_the_same_rows(tmp_path, monk
     measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
     assert [entry[:2] for entry in fitted[-2:]] == [(name, 100.0 if chooses_rates else 10.0) for name in LINEAR]
     tried = [(entry["scheme"], entry["C"], entry["score"]) for entry in measured["tried"]]
-    assert len(tried) == len(fitted) - 2 == (6 if chooses_rates else 0)
+    assert len(tried) == len(fitted) - 2 == (2 * len(STRENGTHS) if chooses_rates else 0)
     if chooses_rates:
         assert {entry[2] for entry in fitted[:-2]} != {fitted[-1][2]}  # a tenth of the rows is set aside for this
-        assert [entry[:2] for entry in tried] == [*itertools.product(LINEAR, (10.0, 1.0, 100.0))]
+        assert [entry[:2] for entry in tried] == [*itertools.product(LINEAR, STRENGTHS)]
         assert all((score > 0) == (strength == 100) for _, strength, score in tried)
 
 

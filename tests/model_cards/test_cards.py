@@ -1,5 +1,6 @@
 """Every scheme has a card that says what the code and the results say; the answers on which scheme when hold."""
 
+import json
 import re
 from statistics import fmean
 
@@ -97,6 +98,20 @@ def test_the_answers_of_the_pretraining_study_hold():
     against = {name: welch([losses], [loss["rope"]], 0.05 / CONTRASTS)[0] for name, losses in loss.items()}
     assert [name for name, found in against.items() if found.high < -0.05] == ["deberta", "rope+t5", "t5"]
     assert [name for name, found in against.items() if found.low < 0 < found.high] == ["alibi", "pope", "rope"]
+    tuned = {scheme: [*of_scheme["fine-tuned"]] for scheme, of_scheme in runs.groupby("scheme")}
+    against = {name: welch([scores], [tuned["rope"]], 0.05 / CONTRASTS)[0] for name, scores in tuned.items()}
+    assert [name for name, found in against.items() if found.high < 0] == ["learned", "none", "sinusoidal"]
+    assert not any(found.low > 0 for found in against.values())
+    within = [name for name, found in against.items() if found.low > -0.02 and found.high < 0.02]
+    assert within == ["deberta", "rope", "t5"]
+    linear = json.loads((FOLDER / "results" / "pretraining" / "baselines.json").read_text())["linear"]
+    pairs = {task: scores["word_pairs"] for task, scores in linear.items()}
+    text = (FOLDER / "pretraining.md").read_text()
+    assert f"whose mean is {fmean(tuned['rope']):.3f}".replace("0.", ".") in text
+    assert f"word pairs\nhave {fmean(pairs.values()):.3f}".replace("0.", ".") in text
+    relative = runs[~runs.scheme.isin(["none", "learned", "sinusoidal"])].groupby("scheme")
+    assert (relative["blimp_order"].mean() > pairs["blimp_order"]).all()
+    assert (relative[["sst2", "trec"]].mean() < [pairs["sst2"], pairs["trec"]]).all(axis=None)
 
 
 def test_the_answers_hold(compared):
