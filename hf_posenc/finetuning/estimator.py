@@ -197,7 +197,8 @@ class _Estimator(BaseEstimator):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As pickle has it; a scheme's file is registered before the model is read, whose class is its code."""
         new, arguments, *state = super().__reduce_ex__(protocol)
-        file, model = getattr(self, "scheme_file", None), getattr(self, "model_", None)
+        file = getattr(self, "scheme_file", None)
+        model = getattr(self, "model_", None)
         if file is None or model is None:
             return new, arguments, *state
         registered = _SchemeFile(str(Path(expanded(file)).absolute()), model.config.position_embedding_type)
