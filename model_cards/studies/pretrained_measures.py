@@ -150,7 +150,7 @@ def linear_models(data: Path, task: str) -> tuple[dict[str, float], dict[str, di
     usual = most_frequent(train[1].tolist(), "single_label_classification")
     scores, tried = {"majority": float((labels["test"] == usual).mean())}, {}
     for sees in ("words", "word pairs"):
-        models = {strength: fit_words(*train, sees, strength=strength) for strength in STRENGTHS}
+        models = {strength: fit_words(train[0], train[1].tolist(), sees, strength=strength) for strength in STRENGTHS}
         valid = {
             strength: float((model.predict((texts["validation"],)) == labels["validation"]).mean())
             for strength, model in models.items()
