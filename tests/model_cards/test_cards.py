@@ -1,6 +1,7 @@
 """Every scheme has a card that says what the code and the results say; the answers on which scheme when hold."""
 
 import json
+import os
 import re
 from statistics import fmean
 
@@ -8,7 +9,10 @@ import pandas as pd
 import pytest
 from huggingface_hub import ModelCard
 
+from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.statistics import Contrast, Interval, welch
+from hf_posenc.data.sources import read
+from hf_posenc.options import Options
 from model_cards import make_cards, make_pages
 from model_cards.studies.pretraining_plan import CONTRASTS
 from tests.support.common import BUILTIN, UNMEASURED
@@ -81,6 +85,19 @@ def test_a_card_says_a_difference_in_words(ends, margin, said):
     assert make_cards._verdict(contrast, margin) == said
 
 
+@pytest.mark.skipif("HF_POSENC_DATA" not in os.environ, reason="HF_POSENC_DATA names no data sets")
+def test_what_the_evidence_says_of_texts_that_occur_twice_is_so():
+    said = " ".join((FOLDER / "evidence.md").read_text().split())
+    repeated = {}
+    for task in read_plan("practitioner_3000").tasks:
+        rows = read(Options(data=f"{os.environ['HF_POSENC_DATA']}/{task.name}"))
+        train = rows["train"].cells("text")
+        assert not {*train} & {*rows["test"].cells("text")}, task.name
+        repeated[task.name] = len(train[:3000]) - len({*train[:3000]})
+    assert {name: count for name, count in repeated.items() if count} == {"sst2": 2, "trec": 23}
+    assert "rows of `trec` 23 repeat an earlier text, of `sst2` 2." in said
+
+
 STATED = {  # case: plan, tasks, scheme, length, part
     "Pretrained weights": [("practitioner_pretrained", ("trec", "subj"), name, 64) for name in ("learned", "none")],
     "From scratch, few": [("practitioner_1000", ("sst2", "trec", "subj"), name, 64) for name in ("pope", "word pairs")],
@@ -109,6 +126,9 @@ def test_the_answers_of_the_pretraining_study_hold():
     text = (FOLDER / "pretraining.md").read_text()
     assert f"whose mean is {fmean(tuned['rope']):.3f}".replace("0.", ".") in text
     assert f"word pairs\nhave {fmean(pairs.values()):.3f}".replace("0.", ".") in text
+    mean_of_rope, mean_of_pairs = (f"{fmean(values):.3f}"[1:] for values in (tuned["rope"], pairs.values()))
+    assert f"(`rope` {mean_of_rope}, word pairs {mean_of_pairs}: " in (FOLDER.parent / "README.md").read_text()
+    assert abs(fmean(tuned["rope"]) - fmean(pairs.values())) < 0.005  # "that of word pairs"
     relative = runs[~runs.scheme.isin(["none", "learned", "sinusoidal"])].groupby("scheme")
     assert (relative["blimp_order"].mean() > pairs["blimp_order"]).all()
     assert (relative[["sst2", "trec"]].mean() < [pairs["sst2"], pairs["trec"]]).all(axis=None)
