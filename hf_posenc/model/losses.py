@@ -39,12 +39,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
         )
     labels = whole_numbers(labels, logits.device)
     total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
-    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
+    return _mean(total, (labels != -100).sum(), num_items_in_batch)
 
 
 def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
     count = count if num_items_in_batch is None else num_items_in_batch
-    return total / (count.to(total.device) if isinstance(count, Tensor) else count)
+    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
 
 
 def sequence_classification_loss(

@@ -334,6 +334,9 @@ class PosEncModel(PosEncPreTrainedModel):
         The arguments are those of `forward`, and so are the errors.
         """
         self.config.check_padding()
+        words, padding = self.embeddings.word_embeddings, self.config.pad_token_id
+        if getattr(words, "padding_idx", padding) != padding:  # else the one of before would never be trained
+            words.padding_idx = padding
         x = check_input(input_ids, inputs_embeds, self.config.embedding_width)
         for name, value in kwargs.items():
             if name not in OPTIONS and value is not None and value is not False:
@@ -346,10 +349,7 @@ class PosEncModel(PosEncPreTrainedModel):
         unpad = unpad and not self._is_requested("output_attentions", kwargs)
         by_sample = "opacus" in sys.modules and unpad and self.training
         if by_sample and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
-            raise ValueError(
-                "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
-                "config. Without padding a batch is one row."
-            )
+            raise ValueError("Gradients of each sample (opacus) need a batch axis: set unpad_inputs=False.")
         unpad = self.config.support.may_unpad(self, unpad)
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)

@@ -78,7 +78,7 @@ class DebertaPosition(PositionScheme):
         if position_buckets is not None:  # with more, no distance below the largest would have a logarithm
             require("position_buckets", position_buckets, whole(2, 2 * max_distance - 4))
         self.span = position_buckets or max_distance
-        self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))
+        self.std = float(require("std", std, positive(", or 0", 0.0)))
         self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
         self.embedding = nn.Embedding(2 * self.span, hidden_size)
         self.norm = None if norm_eps is None else nn.LayerNorm(hidden_size, require("norm_eps", norm_eps, positive()))

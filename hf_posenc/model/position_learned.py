@@ -31,7 +31,7 @@ class LearnedPosition(AddedPosition):
     def __init__(self, *, hidden_size: int, max_positions: int = 512, std: float = 0.02, dropout: float = 0.0) -> None:
         super().__init__(dropout=dropout)
         self.max_length = require("max_positions", max_positions, whole())
-        self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))
+        self.std = float(require("std", std, positive(", or 0", 0.0)))
         self.embedding = nn.Embedding(max_positions, require("hidden_size", hidden_size, whole()))
         nn.init.normal_(self.embedding.weight, std=self.std)
 

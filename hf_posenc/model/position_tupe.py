@@ -45,7 +45,7 @@ class TupePosition(PositionScheme):
         super().__init__()
         self.max_length = max_positions
         self.num_heads = num_heads
-        self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))
+        self.std = float(require("std", std, positive(", or 0", 0.0)))
         self.embedding = nn.Embedding(max_positions, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
         self.query = nn.Linear(hidden_size, hidden_size)

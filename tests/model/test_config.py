@@ -304,6 +304,31 @@ def test_a_config_that_does_not_describe_the_weights_is_not_saved(name, value, t
     model.save_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "scheme", "value", "fault"),
+    [
+        ("position_embedding_kwargs", "t5", {"num_buckets": np.int64(32)}, "of type int64"),
+        ("position_embedding_kwargs", "t5+window", {"t5": {"num_buckets": np.int64(32)}}, "of type int64"),
+        ("position_embedding_kwargs", "t5", {"num_buckets": {1: 5}}, "of type int,"),
+        ("rope_parameters", "rope", {"rope_type": "default", "rope_theta": np.int64(100)}, "of type int64"),
+    ],
+)
+def test_what_config_json_would_not_give_back_is_refused_at_once(name, scheme, value, fault):
+    with pytest.raises(ValueError, match=f"{name} holds .*{fault}"):
+        tiny_config(scheme, **{name: value})
+
+
+def test_layers_at_other_places_than_they_were_built_for_are_not_saved(tmp_path):
+    model = PosEncModel(tiny_config("rope+window", num_hidden_layers=4))
+    model.layers = torch.nn.ModuleList([model.layers[0], model.layers[2]])
+    model.config.num_hidden_layers = 2
+    with pytest.raises(ValueError, match="Layer 1 was built as layer 2.*Set each layer.attention.layer_number"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    model.layers[1].attention.layer_number = 1
+    model.save_pretrained(tmp_path)
+
+
 def test_a_length_that_the_weights_have_is_not_changed_in_the_config_and_a_trained_length_stays(tmp_path):
     dynamic = {"rope_type": "dynamic", "factor": 2.0}
     for scheme, length, more in (("learned", 128, {}), ("rope", 16, {"rope_parameters": dynamic})):

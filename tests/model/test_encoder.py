@@ -472,6 +472,20 @@ def test_losses_equal_torch_and_scale_with_num_items_in_batch(name, loss_of):
     torch.testing.assert_close(sum(halves), out.loss)
 
 
+def test_a_step_in_which_no_token_has_a_label_has_a_loss_of_zero():
+    ids = tokens(2, 6)
+    for count in (None, 0, torch.tensor(0)):
+        assert head("MaskedLM", "rope")(ids, labels=torch.full_like(ids, -100), num_items_in_batch=count).loss == 0
+
+
+def test_another_padding_token_than_the_model_was_built_with_leaves_no_word_untrained():
+    model, ids = head("SequenceClassification", "rope", pad_token_id=0), torch.tensor([[0, 5, 6, 1]])
+    model.config.pad_token_id = 1  # as the Trainer sets it
+    model(ids, attention_mask=torch.tensor([[1, 1, 1, 0]]), labels=torch.tensor([1])).loss.backward()
+    trained = model.base_model.embeddings.word_embeddings.weight.grad.norm(dim=1).nonzero().flatten()
+    assert trained.tolist() == [0, 5, 6]
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_regression_answers_in_the_units_of_the_data_and_its_loss_is_in_standard_units(outputs):
     ids, mask = padded(SEQUENCES)

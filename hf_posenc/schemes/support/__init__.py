@@ -138,6 +138,12 @@ class PackageSupport(ConfigSupport):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"architectures={names!r} is no list of the names of model classes.")
         _check_scheme(config)
+        for name in ("position_embedding_kwargs", "rope_parameters"):
+            if (fault := _not_json(getattr(config, name))) is not None:
+                raise ValueError(
+                    f"{name} holds {fault!r}, of type {type(fault).__name__}, which config.json can't hold as it is. "
+                    "Give numbers of Python, strings, truth values, lists, and dicts with strings as keys."
+                )
 
     def check_built(self, config: PosEncConfig, scheme: Any) -> None:
         """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
@@ -183,6 +189,13 @@ class PackageSupport(ConfigSupport):
                     f"config.{name}={value!r} isn't what this model was built with, {built!r}: "
                     f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
                     f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
+                )
+        for number, layer in enumerate(body.layers):
+            if (built := layer.attention.layer_number) != number:
+                raise ValueError(
+                    f"Layer {number} was built as layer {built}, and schemes compute by that number, but loaded again "
+                    f"it is layer {number}: the weights may compute something else. Set each "
+                    "layer.attention.layer_number to its place, then see whether the model does what it should."
                 )
         note_classes(model.config, schemes)
         code_files(model.config)
@@ -310,6 +323,18 @@ def _name_labels(config: PosEncConfig) -> None:
         config.label2id = {name: number for number, name in current.items()}
     if sorted(current) != list(range(len(current))):
         raise FieldError("id2label", current, _NUMBERED)
+
+
+def _not_json(value: Any) -> Any:
+    """A part of a value that JSON doesn't give back as it is, such as a number of NumPy; None if there is none."""
+    if isinstance(value, dict):
+        wrong = [key for key in value if not isinstance(key, str)]
+        wrong += map(_not_json, value.values())
+    elif isinstance(value, (list, tuple)):
+        wrong = list(map(_not_json, value))
+    else:
+        wrong = [None if isinstance(value, (str, bool, int, float)) else value]
+    return next((part for part in wrong if part is not None), None)
 
 
 def _check_scheme(config: PosEncConfig) -> None:
