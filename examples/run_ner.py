@@ -44,12 +44,15 @@ def read(args):
         data = data.rename_column("ner_tags", "labels")
     kind = data["train"].features["labels"].feature
     names = sorted({label for rows in data.values() for labels in rows["labels"] for label in labels})
+    if not isinstance(kind, ClassLabel) and not isinstance(names[0], str):
+        raise SystemExit(f"Labels such as {names[0]} are numbers without names. Give strings, such as B-PER.")
     return data, dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else {name: name for name in names}
 
 
 def entities(labels):
-    """The spans of B-, I- and O labels, as conlleval counts them: kind, first word, word after the last."""
-    found, labels = set(), [*labels, "O"]
+    """The spans of B-, I- and O labels, as conlleval counts them, others of one word: kind, first, after the last."""
+    found = set()
+    labels = [*(f"B-{label}" if label[1:2] != "-" and label not in ("", "O") else label for label in labels), "O"]
     for start, label in enumerate(labels):
         kind, before = label[2:], labels[start - 1] if start else "O"
         if label[:2] == "B-" or (label[:2] == "I-" and before[2:] != kind):
@@ -83,14 +86,14 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(args.model, add_prefix_space=True)  # so that byte-level ones take words
     known = PosEncConfig.get_config_dict(args.model)[0].get("label2id", {})
     names = sorted(held.values(), key=lambda name: known.get(name, len(known)))  # as the head has them
-    ids = {name: number for number, name in enumerate(names)}
-    head = {"id2label": dict(enumerate(names)), "label2id": ids, "attention_probs_dropout_prob": 0.0}  # S x S numbers
+    head = {"id2label": dict(enumerate(names)), "label2id": {name: names.index(name) for name in names}}
+    head |= {"attention_probs_dropout_prob": 0.0}  # S x S numbers
     model = AutoModelForTokenClassification.from_pretrained(args.model, ignore_mismatched_sizes=True, **head)
     (getattr(model.config, "task_specific_params", None) or {}).pop("hf_posenc", None)  # of an earlier training
 
     def tokenize(batch):
         encoded, aligned, read = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), [], []
-        for row, labels in enumerate(whole := [[ids[held[label]] for label in labels] for labels in batch["labels"]]):
+        for row, labels in enumerate(whole := [[names.index(held[n]) for n in labels] for labels in batch["labels"]]):
             # The first piece of a word has its label; others, and special tokens, have -100, which isn't counted.
             pieces = list(pairwise([None, *encoded.word_ids(row)]))
             aligned.append([-100 if word in (None, last) else labels[word] for last, word in pieces])
