@@ -50,7 +50,7 @@ class Questions:
     labels: list[Any] | None
     """In the model's form. None: they aren't known."""
     data: str = ""
-    """What was read of a file, used, left out and cut."""
+    """What was read of a file, used, left out and cut, and what is odd about it."""
 
     @property
     def metric(self) -> str | None:
@@ -76,7 +76,7 @@ class Int8Report:
             numbers that is kept; the mean cosine of other answers.
         texts: how many were answered.
         evaluated_on: the file of labelled data. None: sentences that come along were answered.
-        data: what was read of that file, used and left out.
+        data: what was read of that file, used and left out, and what is odd about it.
         calibrated_on: where OpenVINO's ranges are from. None: ONNX Runtime finds them while it runs.
         alone: the largest difference of an answer alone from the same text's in a batch; where answers are larger than
             1, its part of them.
@@ -149,7 +149,8 @@ def read_labelled(
     rows = list(encoded["test"])
     if "labels" not in rows[0]:
         raise UserError("has no labels. Give labelled data, or leave it out.", parameter="evaluate", value=file)
-    return replace(_batched(rows, model, tokenizer), data=prepared.summary.line + said)
+    data = " ".join([prepared.summary.line + said, *prepared.summary.doubts])
+    return replace(_batched(rows, model, tokenizer), data=data)
 
 
 def read_calibration(

@@ -211,6 +211,8 @@ def _head_fields(family: Family, config: Any, task: str, fields: Mapping[str, An
         added |= {"id2label": config.id2label, "label2id": config.label2id}
         if config.problem_type is not None:
             added["problem_type"] = config.problem_type
+        if config.label_scale != 1.0:
+            added["label_scale"] = config.label_scale  # for the loss of `evaluate`, see `write_config`
     return added
 
 

@@ -32,9 +32,10 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from transformers import PreTrainedModel
 
-from ..checkpoints.files import TRAINED_ON, not_finite
+from ..checkpoints.files import REPORT_NAME, TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder
 from ..checkpoints.loading import text_problem_type
+from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..checkpoints.tokenizers import without_cuts
 from ..data.columns import is_missing, note, notes_of, remembered_columns, spelt
 from ..data.labels import MOST_NUMBERED, many_numbers, name_in_memory
@@ -318,12 +319,20 @@ class _Estimator(BaseEstimator):
             if result is None:  # it was loaded
                 with folder.replaced() as new:
                     save_model(str(new))
-                    for name in (TRAINED_ON, run_folder.RESULTS_NAME, PICTURE, "README.md"):
-                        if (read := self._folder / name).is_file():
-                            shutil.copy(read, new / name)
+                    self._copy_beside(new)
             else:
                 options = {**result.report.options, "output": folder.path.resolve().name}
                 save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
+
+    def _copy_beside(self, new: Path) -> None:
+        """Copies what lies beside the weights that were loaded, and says what can't stay."""
+        modules, notes = read_modules(self._folder, str(self._folder))
+        for lost in () if modules else notes:
+            logger.warning(lost)
+        write_modules(new, modules)
+        for name in (TRAINED_ON, REPORT_NAME, run_folder.RESULTS_NAME, PICTURE, "README.md"):
+            if (read := self._folder / name).is_file():
+                shutil.copy(read, new / name)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -98,9 +98,16 @@ def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
-    known = {"README.md", *(name.partition("/")[0] for name in sent)}
-    left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
+    left_out = _left_out(source, sent)
     return Upload(folder, source, model, auto, input_ids, output, sent, left_out, own_code, token_ids)
+
+
+def _left_out(source: Path, sent: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of what lies in a folder and isn't sent: files, and folders of which nothing is."""
+    folders = {name.partition("/")[0] for name in sent if "/" in name}
+    beside = [*source.iterdir(), *(path for name in folders for path in (source / name).iterdir())]
+    names = {path.relative_to(source).as_posix() for path in beside}
+    return tuple(sorted(names - {"README.md", *sent, *folders}))
 
 
 def _untrusted(source: Path) -> UserError:

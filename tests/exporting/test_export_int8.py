@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hf_posenc import UserError, cli, export
 from hf_posenc.checkpoints.loading import knowledge
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.data.columns import Columns, remember_columns
+from hf_posenc.data.preparing import marks_of
 from hf_posenc.exporting.int8 import agreement, read_calibration, read_labelled
 from hf_posenc.inference.backends import open_backend
 from hf_posenc.options import Options
@@ -206,6 +208,13 @@ def test_labelled_texts_that_are_cut_are_counted(classifier):
     read = read_labelled(data, model, words, knowledge(model.config, open_checkpoint(folder)))
     assert 0 < cut < len(TEXTS)
     assert read.data.endswith(f" {cut} of the texts were cut to 12 tokens.")
+
+
+def test_labelled_texts_that_were_trained_on_are_said(classifier):
+    folder, model, data = classifier
+    known = knowledge(model.config, open_checkpoint(folder))
+    read = read_labelled(data, model, tokenizer(), replace(known, trained_on=frozenset(marks_of(TEXTS))))
+    assert f"{len(TEXTS)} of {len(TEXTS)} test texts also in the training data" in read.data
 
 
 def test_agreement_of_a_regression_sees_a_shift_a_scale_and_another_order():

@@ -225,7 +225,7 @@ def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype,
     fields = {**UNITS, "id2label": {0: "year"}, "layer_norm_eps": 1e-12}
     model = saved(tmp_path / "in", name, scheme, "text-classification", dtype=dtype, **fields)
     _, theirs = exported(tmp_path / "in", "text-classification", name)
-    assert theirs.config.problem_type == "regression"
+    assert (theirs.config.problem_type, theirs.config.label_scale) == ("regression", 10.0)
     ids = torch.arange(5, 25).view(2, 10)
     torch.testing.assert_close(theirs(ids).logits, model(ids).logits, atol=1e-3, rtol=0)
 

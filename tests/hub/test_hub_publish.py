@@ -76,13 +76,13 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub, checkpoint, un
     written = {"modules.json": json.dumps(types), "sentence_bert_config.json": '{"max_seq_length": 9}'}
     written |= {"1_Pooling/config.json": '{"word_embedding_dimension": 32}'}
     (checkpoint / "1_Pooling").mkdir()
-    for name, text in written.items():
+    for name, text in {**written, "1_Pooling/mine.txt": ""}.items():
         (checkpoint / name).write_text(text)
     done = publish(checkpoint, "me/mine", token=WRITER)
     files = hub.files("me/mine")
     assert {name: json.loads(files[name]) for name in written} == {n: json.loads(text) for n, text in written.items()}
     assert all(name in files["SHA256SUMS"].decode() for name in written)
-    assert done.left_out == ("notes.txt", "training_args.bin")
+    assert done.left_out == ("1_Pooling/mine.txt", "notes.txt", "training_args.bin")
 
 
 def test_each_file_of_a_tokenizer_is_known_published_and_fetched(hub, tmp_path, unverified, monkeypatch):

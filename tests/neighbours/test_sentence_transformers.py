@@ -189,12 +189,14 @@ def test_a_cross_encoder_scores_as_before_converted_and_exported(form, tmp_path)
     convert(source, tmp_path / "out", measure=False)
     convert(tmp_path / "out", tmp_path / "rope", scheme="rope", measure=False)
     hf_posenc.export(tmp_path / "out", tmp_path / "native", to="native")
-    places = {"source": source, **{name: tmp_path / name for name in ("out", "native", "rope")}}
+    hf_posenc.load(tmp_path / "out").save(tmp_path / "kept")
+    assert (tmp_path / "kept" / "conversion.json").is_file()
+    places = {"source": source, **{name: tmp_path / name for name in ("out", "native", "rope", "kept")}}
     models = {name: sentence_transformers.CrossEncoder(str(place), device="cpu") for name, place in places.items()}
     assert all(isinstance(model.activation_fn, torch.nn.Identity) for model in models.values())
     pairs = [(text, TEXTS[0]) for text in TEXTS]
     scores = {name: model.predict(pairs, convert_to_tensor=True) for name, model in models.items()}
-    for name in ("out", "native"):
+    for name in ("out", "native", "kept"):
         torch.testing.assert_close(scores[name], scores["source"], atol=1e-5, rtol=0)
     report = convert(source, tmp_path / "encoder", head="feature-extraction", measure=False).report
     assert not (tmp_path / "encoder" / "config_sentence_transformers.json").exists()
