@@ -20,6 +20,7 @@ from ..errors import UserError, checks_types, fits, spell, user_errors
 from ..files import expanded, last_name, write_json, write_text
 from ..inference.logits import Row
 from ..model.configuration_posenc import PosEncConfig
+from ..model.position_rope import ROPE_COMMON
 from ..options import SEED, Options, check_range
 from ..quiet import alone, without_bars
 from ..schemes.names import require_scheme
@@ -28,7 +29,7 @@ from ..schemes.support import code_files
 from .card import converted_card
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
-from .heal import Healing, heal, remove_healing, set_aside
+from .heal import Healing, heal, remove_healing, set_aside, without_measured
 from .loading import Loaded, load_source
 from .measure import EXACT, TOLERANCE, measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
@@ -120,7 +121,7 @@ def convert(
         check_apart(output, source)
     with contextlib.nullcontext() if output is None else output_folder(output, overwrite=overwrite) as folder:
         loaded = load_source(source, task=head, revision=revision, allow_pickle=allow_pickle)
-        final = _final_config(loaded, target, is_saved=output is not None)
+        final = _final_config(loaded, target, heals=healing is not None, is_saved=output is not None)
         if healing is not None:
             _check_healing(loaded, target, healing)
         modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
@@ -140,7 +141,7 @@ def convert(
             outcome = steps.extend(outcome, target.length_alone)
         _adopt(loaded, outcome.model, max_position_embeddings)
         said += _leave_temperature(loaded.model.config, outcome.model.config, extension)
-        report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
+        report = _report(loaded, outcome, target, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
             card = converted_card(last_name(str(output)), report, loaded.source, is_sentence_transformer=bool(modules))
             _write(folder, outcome.model, loaded, modules, report, card)
@@ -197,6 +198,7 @@ class _Steps:
         weights = {name: value.clone() for name, value in model.state_dict().items()}
         train = partial(heal, model, original, self.texts.training, tokenizer=tokenizer)
         record = train(healing=healing, seed=self.seed, folder=folder, anew=anew)
+        _round(model, self.loaded.source.dtype)
         before = swapped.before
         after = self._agreement(model)
         if before is None or after is None or after.distance <= before.distance:  # type: ignore[operator]
@@ -214,10 +216,13 @@ class _Steps:
 
     def _changed(self, model: PreTrainedModel, target: Target) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
         """A model with the positions of a target, and what was carried over; itself if it has them."""
-        config, differs = target_config(model, target)
+        config, differs = target_config(model, target, _trained_length(self.loaded))
         if not differs:
             return model, []
-        return swap(model, config, tokenizer=self.loaded.tokenizer, extension=target.extension, seed=self.seed)
+        tokenizer = self.loaded.tokenizer
+        swapped, carried = swap(model, config, tokenizer=tokenizer, extension=target.extension, seed=self.seed)
+        _round(swapped, self.loaded.source.dtype)
+        return swapped, carried
 
     def _agreement(self, model: PreTrainedModel) -> Agreement | None:
         """With the original; None: it isn't measured."""
@@ -227,9 +232,15 @@ class _Steps:
         return measure_agreement(model, self.loaded.model, self.texts.rows, self.texts.name, special)
 
 
-def _final_config(loaded: Loaded, target: Target, *, is_saved: bool) -> PosEncConfig:
+def _final_config(loaded: Loaded, target: Target, *, heals: bool, is_saved: bool) -> PosEncConfig:
     """The configuration of the result; refuses before a healing what can't be, or couldn't be saved."""
-    config, _ = target_config(loaded.model, target)
+    model: Any = loaded.model
+    if heals:
+        config, _ = target_config(model, target.at_the_old_length)
+        with torch.device("meta"):  # what is extended is healed, and may have tables
+            model = type(model)(config)
+        target = target.length_alone
+    config, _ = target_config(model, target, _trained_length(loaded))
     if is_saved:
         with user_errors():
             code_files(config)
@@ -287,8 +298,8 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
             reading = replace(reading, delimiter=None, quoting=None, encoding=None, format=None)
         chosen = read_training_texts(expanded(held_out), reading)
         name = "eval_texts"
-        measured = set(chosen)
-        training = [text for text in training if text not in measured]
+        if healing is not None:
+            training = without_measured(training, set(chosen))
     elif healing is not None:
         training, chosen = set_aside(training)
         name = "held out of the healing text"
@@ -321,6 +332,12 @@ def _exactness(loaded: Loaded, exact: Agreement | None) -> list[str]:
     ]
 
 
+def _round(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Gives float32 weights the values that the source's dtype holds, so that what is measured is what is saved."""
+    for parameter in model.parameters():
+        parameter.data.copy_(parameter.data.to(dtype))
+
+
 def _adopt(loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
     """Gives a converted model, and its tokenizer, what isn't in the weights: the source's dtype, names and length."""
     model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
@@ -350,7 +367,7 @@ def _leave_temperature(source: Any, config: Any, extension: str | None) -> list[
 
 
 def _report(
-    loaded: Loaded, outcome: _Outcome, *, exact: Agreement | None, tokenizer: str, notes: list[str]
+    loaded: Loaded, outcome: _Outcome, target: Target, *, exact: Agreement | None, tokenizer: str, notes: list[str]
 ) -> ConversionReport:
     """The report of a conversion that has ended, with what isn't carried over."""
     config: Any = outcome.model.config
@@ -365,6 +382,7 @@ def _report(
         head=loaded.task,
         from_scheme=loaded.model.config.position_embedding_type,
         to_scheme=config.position_embedding_type,
+        swapped=_is_swapped(loaded.model.config, config, target.extension),
         max_position_embeddings=length,
         keys=loaded.keys,
         trained_length=trained if length > trained else None,
@@ -377,6 +395,16 @@ def _report(
         after=outcome.after,
         extended=outcome.extended,
     )
+
+
+def _is_swapped(before: Any, after: Any, extension: str | None) -> bool:
+    """True where a scheme or its arguments are others, apart from what an extension changes."""
+    if any(getattr(before, name) != getattr(after, name) for name in OF_LOGITS[:2]):
+        return True
+    if extension is None:
+        return bool(before.rope_parameters != after.rope_parameters)
+    angles = [config.rope_parameters or {} for config in (before, after)]
+    return any(angles[0].get(name) != angles[1].get(name) for name in ROPE_COMMON if name != "rope_type")
 
 
 def _not_copied(folder: Path) -> list[str]:

@@ -42,6 +42,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..checkpoints.keeper import disk_errors, nothing_changed
 from ..checkpoints.trainer_checkpoints import delete_checkpoint, our_checkpoints, whole_checkpoints
+from ..data.tables import counted
 from ..errors import Diverged, Interrupted, UserError, spell
 from ..files import WRITING, write_text
 from ..inference.logits import Row, pad_rows, take_off_autocast
@@ -85,6 +86,22 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
     held_out = different[: max(1, min(HELD_OUT, len(different) // 10))]
     kept_apart = set(held_out)
     return [text for text in texts if text not in kept_apart], held_out
+
+
+def without_measured(texts: list[str], measured: set[str]) -> list[str]:
+    """Texts to heal with, without those that are measured on, which are counted.
+
+    Raises:
+        UserError: none are left.
+    """
+    left = [text for text in texts if text not in measured]
+    if not left:
+        raise UserError(
+            f"There is no text to heal with that isn't measured on, too. Give more, or other {spell('eval_texts')}."
+        )
+    if number := len(texts) - len(left):
+        logger.warning(f"{counted(number, 'text')} to heal with left out: measured on. {len(left):,} used.")
+    return left
 
 
 @dataclass(frozen=True)
@@ -174,16 +191,12 @@ def heal(
         A record: texts, how many were cut, steps, seconds, losses, settings, and the machine.
 
     Raises:
-        UserError: a text has tokens that the model lacks, or the folder is another healing's.
+        UserError: the folder is another healing's.
         Diverged: a loss or a weight isn't finite.
         Interrupted: Ctrl-C; the message says how to go on.
     """
     if healing.learning_rate is None:
         healing = replace(healing, learning_rate=healing_rate(model.config.hidden_size))
-    if not texts:
-        raise UserError(
-            f"There is no text to heal with that isn't measured on, too. Give more, or other {spell('eval_texts')}."
-        )
     limit = original.config.max_position_embeddings
     rows, cut = tokenize(tokenizer, texts, healing.max_length or limit)
     steps = texts_by_step(rows, special_tokens(tokenizer), healing, seed)

@@ -56,6 +56,7 @@ class ConversionReport:
         family: its `model_type`.
         head: of the result, by the name of its task.
         from_scheme, to_scheme: the positional schemes.
+        swapped: whether the scheme or its arguments are others, the length aside.
         max_position_embeddings: of the result.
         keys: what became of each weight.
         trained_length: how long the texts were that it was trained on, where the result is extended past them.
@@ -74,6 +75,7 @@ class ConversionReport:
     head: str
     from_scheme: str
     to_scheme: str
+    swapped: bool
     max_position_embeddings: int
     keys: Accounting
     trained_length: int | None = None
@@ -92,11 +94,11 @@ class ConversionReport:
 
     def sentence(self, *, advises: bool = True) -> str:
         """Says in words what it costs, and perhaps what would bring that down."""
-        is_swapped = self.from_scheme != self.to_scheme
-        change = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
+        change = f", {self.to_scheme} {'with other arguments' if self.swapped else 'as it was'}"
+        if self.from_scheme != self.to_scheme:
+            change = f" from {self.from_scheme} to {self.to_scheme}"
         text, last = f"Converted {self.source}{change}", self.extended or self.after or self.before
-        advises = advises and is_swapped
-        advice = ", and healing on text of yours brings them nearer" * advises
+        advice = ", and healing on text of yours brings them nearer" * (advises and self.swapped)
         if last is None:
             most = "" if self.exact is None else f": hidden states differ by at most {self.exact.hidden_max:.1g}"
             return f"{text}{most or advice.replace('them', 'it')}."
@@ -114,7 +116,7 @@ class ConversionReport:
 
     def table(self) -> str:
         """The agreement with the original after each step, in Markdown; empty: nothing was measured."""
-        swapped = "swapped" if self.from_scheme != self.to_scheme else "changed"
+        swapped = "swapped" if self.swapped else "changed"
         measured = {swapped: self.before, "healed": self.after, "extended": self.extended}
         rows = [
             (

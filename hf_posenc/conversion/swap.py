@@ -66,8 +66,13 @@ class Target:
         return Target(max_position_embeddings=self.max_position_embeddings, extension=self.extension)
 
 
-def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConfig, bool]:
+def target_config(original: PreTrainedModel, target: Target, trained: int | None = None) -> tuple[PosEncConfig, bool]:
     """The configuration after the swap, and whether it differs from the one before.
+
+    Args:
+        original: what is changed.
+        target: what it is to have.
+        trained: how long the texts were that it was trained on, where it was extended since.
 
     Raises:
         UserError: an argument doesn't exist, or the extension doesn't fit.
@@ -80,7 +85,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
     if length is None:
         length = before.max_position_embeddings
     if target.extension is not None:
-        rope_parameters = _check_extension(target.extension, kind, original, length, rope_parameters)
+        rope_parameters = _check_extension(target.extension, kind, original, length, rope_parameters, trained)
     left = ("model_type", "transformers_version", "dtype", "auto_map", *ACTIVATION)
     values = {key: value for key, value in before.to_dict().items() if key[0] != "_" and key not in left}
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
@@ -91,11 +96,11 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
         values["position_embedding_kwargs"] = _suitable(original, kind)
     if target.scheme_kwargs is not None:
         came = {*scheme_names(kind)} - {*scheme_names(before.position_embedding_type)}
-        trained = values["position_embedding_kwargs"] or {}
-        values["position_embedding_kwargs"] = given_arguments(kind, came, trained, target.scheme_kwargs)
+        arguments = values["position_embedding_kwargs"] or {}
+        values["position_embedding_kwargs"] = given_arguments(kind, came, arguments, target.scheme_kwargs)
     if rope_parameters is not None:  # what trained angles depend on stays unless it is given, as in loading
-        trained = values["rope_parameters"] or {}
-        kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
+        angles = values["rope_parameters"] or {}
+        kept = {name: angles[name] for name in ROPE_COMMON if name in angles and name != "rope_type"}
         values["rope_parameters"] = {**kept, **rope_parameters}
     config = build_config(values)
     fields = (*OF_LOGITS, "max_position_embeddings")
@@ -103,21 +108,26 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
 
 
 def _check_extension(
-    extension: str, kind: str, original: PreTrainedModel, length: int, rope_parameters: dict[str, Any] | None
+    extension: str,
+    kind: str,
+    original: PreTrainedModel,
+    length: int,
+    rope_parameters: dict[str, Any] | None,
+    trained: int | None,
 ) -> dict[str, Any] | None:
     """RoPE's parameters under an extension, if it is one of RoPE's."""
     before = original.config
     parts = parts_of(original)
-    trained = before.max_position_embeddings
+    longest = before.max_position_embeddings
     names = scheme_names(kind)
     fits = [*EXTENSIONS] if any(has_table(part) for name, part in parts.items() if name in names) else []
     fits += ROPE_EXTENSIONS if any(takes_rope_parameters(find_scheme(before, name)) for name in names) else ()
     if extension not in fits:
         way = f"Choose one of {', '.join(fits)}" if fits else "Leave it out"
         raise UserError(f"isn't one for {kind!r}. {way}.", parameter="extension", value=extension)
-    if length <= trained:
+    if length <= longest:
         raise UserError(
-            f"has no effect: {spell('max_position_embeddings', length)} isn't more than the source's {trained}. Leave "
+            f"has no effect: {spell('max_position_embeddings', length)} isn't more than the source's {longest}. Leave "
             f"it out, or raise {spell('max_position_embeddings')}.",
             parameter="extension",
             value=extension,
@@ -137,10 +147,12 @@ def _check_extension(
             parameter="extension",
             value=extension,
         )
+    # The trained angles are those of the source of the first extension.
+    trained = trained or longest
     if extension == "linear":
-        factor = kept["factor"] if scaled == extension else 1.0
-        return {**kept, "rope_type": extension, "factor": factor * length / trained}
-    if scaled == extension:  # the trained angles are those of the source of the first extension
+        factor = kept["factor"] * length / longest if scaled == extension else length / trained
+        return {**kept, "rope_type": extension, "factor": factor}
+    if scaled == extension:
         trained = kept.get("original_max_position_embeddings", trained)
     return {**kept, "rope_type": extension, "factor": length / trained, "original_max_position_embeddings": trained}
 

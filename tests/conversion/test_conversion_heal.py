@@ -358,6 +358,33 @@ def test_one_command_swaps_heals_at_the_sources_lengths_and_then_extends(source,
     assert then.config.rope_parameters == model.config.rope_parameters
 
 
+def test_a_healed_table_grows_as_that_of_its_scheme_does(source):
+    _, report = heal(source, None, "tupe", max_steps=1, max_position_embeddings=80, extension="interpolate")
+    assert {"scheme": "tupe", "what": "40 positions -> 80", "how": "interpolate"} in report.carried
+
+
+def test_what_is_measured_are_the_weights_that_16_bits_hold(tmp_path, monkeypatch):
+    tiny_source(tmp_path).bfloat16().save_pretrained(tmp_path)
+    tiny_tokenizer(tmp_path)
+    measured, finer, agreement = [], [], measure.measure_agreement
+
+    def heard(model, *rest):
+        measured.append(model)
+        finer.extend(name for name, weight in model.named_parameters() if (weight.bfloat16().float() != weight).any())
+        return agreement(model, *rest)
+
+    monkeypatch.setattr(sys.modules[convert.__module__], "measure_agreement", heard)
+    heal(tmp_path, None, "fourier", max_steps=2, max_position_embeddings=80)
+    assert (len(measured), finer) == (3, [])
+
+
+def test_texts_to_heal_with_that_are_measured_on_are_counted(source, caplog):
+    _, report = heal(source, texts=sentences(50), eval_texts=sentences(50)[:5], max_steps=1)
+    left = 50 - sum(text in sentences(50)[:5] for text in sentences(50))
+    assert report.healing["texts"] == left
+    assert f"{50 - left} texts to heal with left out: measured on. {left} used." in caplog.text
+
+
 def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tmp_path, monkeypatch, caplog):
     whole, _ = heal(source, texts=60, max_steps=9, scheme="rope", measure=False)
     step = module.Distillation.training_step

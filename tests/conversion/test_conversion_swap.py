@@ -255,6 +255,32 @@ def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
         convert(nomic, max_position_embeddings=160, extension="linear", rope_parameters=given)
 
 
+@pytest.mark.parametrize("extension", ["linear", "dynamic", "yarn"])
+def test_an_extended_rope_is_extended_from_where_it_was_trained(extension, source, tmp_path):
+    convert(source, tmp_path / "longer", scheme="rope", max_position_embeddings=80, measure=False)
+    options = {"max_position_embeddings": 160, "extension": extension, "measure": False}
+    twice = convert(tmp_path / "longer", **options)
+    once = convert(source, scheme="rope", **options)
+    assert twice.model.config.rope_parameters == once.model.config.rope_parameters
+    assert twice.report.trained_length == once.report.trained_length == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "rope as it was"),
+        ({"max_position_embeddings": 80, "extension": "linear"}, "rope as it was"),
+        ({"rope_parameters": {"rope_theta": 50.0}}, "rope with other arguments"),
+        ({"scheme_kwargs": {"interleaved": True}}, "rope with other arguments"),
+    ],
+)
+def test_other_arguments_of_a_scheme_are_no_scheme_as_it_was(options, says, tmp_path):
+    encoder("rope").save_pretrained(tmp_path)
+    sentence = convert(tmp_path, **options).report.sentence()
+    assert f", {says}" in sentence
+    assert ("healing on text of yours" in sentence) == ("other" in says)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "nomic_bert"])
 def test_the_factor_on_queries_is_undone(family, source, nomic):
@@ -412,7 +438,9 @@ def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypa
 )
 def test_a_distance_is_said_in_percent(distance, words):
     before = Agreement("texts", 1, 1, distance=distance)
-    report = ConversionReport("a", "bert", "fill-mask", "learned", "rope", 8, Accounting([], {}, []), before=before)
+    report = ConversionReport(
+        "a", "bert", "fill-mask", "learned", "rope", True, 8, Accounting([], {}, []), before=before
+    )
     assert f"hidden states differ by {words} from the original" in report.sentence()
 
 
