@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..checkpoints.trainer_checkpoints import read_object
 from ..errors import UserError, check_writable, one_line
 from ..files import WRITING, expanded, finite, write_json, write_text
 from .plan import Plan, PlannedRun, Task
@@ -123,15 +124,8 @@ def has_failed(folder: Path, run: PlannedRun) -> bool:
 
 def read_failures(folder: Path, plan: Plan) -> dict[str, str]:
     """Why runs failed that haven't been made since, by their names in the plan's order."""
-    reasons = {}
-    for run in plan.work():
-        path = folder / FAILURES_NAME / f"{run.name}.json"
-        if path.is_file():
-            try:
-                reasons[run.name] = str(json.loads(path.read_text(encoding="utf-8"))["reason"])
-            except (ValueError, LookupError, TypeError, RecursionError):
-                reasons[run.name] = f"{path.name} can't be read"
-    return reasons
+    reasons = {run.name: read_object(folder / FAILURES_NAME / f"{run.name}.json").get("reason") for run in plan.work()}
+    return {name: str(reason) for name, reason in reasons.items() if reason is not None}
 
 
 def mark_report(folder: Path) -> None:
