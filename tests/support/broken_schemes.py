@@ -166,6 +166,14 @@ class InfiniteSlope(Sound):
         return super().bias(tokens) - (far[..., None] * self.table(far * 0)).abs().sqrt().permute(0, 3, 1, 2)
 
 
+class BackwardGradient(Sound):
+    """A .detach() in the wrong place turns the gradient around."""
+
+    def bias(self, tokens):
+        bias = super().bias(tokens)
+        return 2 * bias.detach() - bias
+
+
 class KeptTable(Sound):
     """Computes the bias of each position once, and keeps it with its graph."""
 
@@ -192,8 +200,12 @@ class SoundStateInADictionary(SoundTurn):
 class UsedUp(SoundTurn):
     """Its state serves each layer once, and checkpointing runs layers again."""
 
+    def __init__(self, *, head_dim, num_layers):
+        super().__init__(head_dim=head_dim)
+        self.num_layers = num_layers
+
     def rotary(self, tokens):
-        self.left = [super().rotary(tokens)] * 2
+        self.left = [super().rotary(tokens)] * self.num_layers
 
     def rotate(self, q, k, state, layer):
         return super().rotate(q, k, self.left.pop(), layer)
@@ -211,11 +223,77 @@ class ChangesPositions(SoundWaves):
         return super().embed(x, tokens)
 
 
+class ChangesEmbeddings(SoundWaves):
+    def embed(self, x, tokens):
+        x += self.out(self.wave(tokens.positions).to(x.dtype))
+        return x
+
+
+class ChangesQueries(SoundTurn):
+    def rotate(self, q, k, state, layer):
+        turned, k = super().rotate(q, k, state, layer)
+        return q.copy_(turned), k
+
+
+class SeedsInAHook(SoundWaves):
+    def embed(self, x, tokens):
+        torch.manual_seed(0)
+        return super().embed(x, tokens)
+
+
+class StaleTable(Sound):
+    """Keeps what its weights gave at the first evaluation."""
+
+    def home(self):
+        return vars(self)
+
+    def bias(self, tokens):
+        if self.training:
+            return super().bias(tokens)
+        if "kept" not in self.home():
+            self.home()["kept"] = self.table(torch.arange(2 * self.reach + 1, device=tokens.positions.device)).detach()
+        return nn.functional.embedding(self.distance(tokens.positions), self.home()["kept"]).permute(0, 3, 1, 2)
+
+
+class StaleTableOfTheModule(StaleTable):
+    """Keeps it for all models of the process."""
+
+    def home(self):
+        return _KEPT
+
+
+_KEPT = {}
+
+
+class RunningMean(SoundWaves):
+    """Takes the mean of the last batch that it was trained on from all embeddings."""
+
+    mean = 0.0
+
+    def embed(self, x, tokens):
+        if self.training:
+            self.mean = x.detach().flatten(0, -2).mean(0)
+        return super().embed(x - self.mean, tokens)
+
+
 class SetInTheConstructor(Sound):
     def __init__(self, *, num_heads):
         super().__init__(num_heads=num_heads)
         with torch.no_grad():
             self.table.weight.zero_()
+
+
+class DrawnInTheConstructor(Sound):
+    def __init__(self, *, num_heads):
+        super().__init__(num_heads=num_heads)
+        nn.init.normal_(self.table.weight, std=3.0)
+
+
+class FourHeads(Sound):
+    """Made for the size that its author tried."""
+
+    def __init__(self):
+        super().__init__(num_heads=4)
 
 
 class ThreeHeads(Sound):
@@ -252,7 +330,7 @@ class ReadsAChildsSize(Sound):
 class TensorFromTheConstructor(Sound):
     def __init__(self, *, num_heads):
         super().__init__(num_heads=num_heads)
-        self.slopes = torch.tensor([1.0, 0.5, 0.25, 0.125])[:, None, None]
+        self.slopes = torch.tensor([0.5**head for head in range(num_heads)])[:, None, None]
 
     def bias(self, tokens):
         return super().bias(tokens) * self.slopes
@@ -266,6 +344,11 @@ class WritesOverLoadedWeights(Sound):
 class PositionsInHalfPrecision(SoundWaves):
     def wave(self, positions):
         return positions.to(self.out.weight.dtype).unsqueeze(-1).sin().float()
+
+
+class OtherInHalfPrecision(SoundWaves):
+    def wave(self, positions):
+        return super().wave(positions) * (1 if self.out.weight.dtype == torch.float32 else 3)
 
 
 class BranchOnData(Sound):

@@ -205,7 +205,7 @@ def _run_check(name: str, case: "Case") -> CheckResult:
         outcome, message = "skipped", str(skip)
     except Exception as problem:
         error = problem
-        outcome, message = "failed", str(problem) if isinstance(problem, Failure) else describe(problem)
+        outcome, message = "failed", describe(problem)
     return CheckResult(name, outcome, message, time.perf_counter() - started, error)
 
 

@@ -30,6 +30,8 @@ class Skip(Exception):
 
 def describe(error: Exception) -> str:
     """An error inside the scheme or the encoder: what it is, and the last place outside torch where it happened."""
+    if isinstance(error, Failure):
+        return str(error)
     places = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -10,10 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...model.modeling_posenc import PosEncModel
 from ...model.scheme_base import PositionScheme
 from ...model.scheme_factory import FROM_CONFIG, own_arguments
 from ...model.unpadding import Tokens
-from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, require_same, watch
+from .case import (
+    DIFFERENT,
+    HOOKS,
+    SEQUENCES,
+    Case,
+    Failure,
+    Skip,
+    describe,
+    largest_difference,
+    pad_batch,
+    perturb,
+    require_same,
+    watch,
+)
+
+_UNUSUAL_SEED = 7_919_321
+"""None that a hook would choose, so that one that seeds is seen."""
+
+_OTHER_SIZES = {"num_hidden_layers": 3, "num_attention_heads": 2, "embedding_size": 16}
+"""Of a second encoder: a scheme that was made for the first fails in it."""
 
 
 def check_signature(case: Case) -> None:
@@ -54,43 +74,96 @@ def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
 
 
 def check_repeats(case: Case) -> None:
-    """The same input gives the same output, and no hook changes its tokens in place."""
-    model = case.classifier().model
+    """The same input and weights give the same output, and no hook changes its arguments or seeds random numbers."""
+    model, new = (case.classifier().model for _ in range(2))
     for hook in HOOKS:
         setattr(model.position, hook, _without_changes(hook, getattr(model.position, hook)))
-    ids, mask = pad_batch(SEQUENCES, "left")
+    ids, mask = pad_batch(case.sequences, "left")
     batch = {"input_ids": ids, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
-    for model.config.unpad_inputs in (True, False):
-        first = model(**batch).last_hidden_state
+    torch.default_generator.manual_seed(_UNUSUAL_SEED)
+    for model.config.unpad_inputs in (False, True):
+        with torch.no_grad():
+            first, again = (model(**batch).last_hidden_state for _ in range(2))
         cause = "In evaluation mode a hook may draw no random numbers, nor keep anything of one call for the next."
-        require_same(model(**batch).last_hidden_state, first, "Hidden states of the same input twice", cause)
+        require_same(again, first, "Hidden states of the same input twice", cause)
+    _check_memory(model, new, batch)
+
+
+def _check_memory(used: PosEncModel, new: PosEncModel, batch: dict[str, Tensor]) -> None:
+    """A model that has evaluated and trained, and whose weights moved since, gives what a new one with them gives."""
+    with torch.no_grad():
+        before = used(**batch).last_hidden_state
+    used.train()(**batch)
+    perturb(used.position)
+    new.load_state_dict(used.state_dict())
+    with torch.no_grad():
+        moved, expected = (model.eval()(**batch).last_hidden_state for model in (used, new))
+    what = "Hidden states of a model that was used before, and of a new one with its weights"
+    cause = "A hook keeps something of one call for the next, which no checkpoint has: compute it in each call."
+    require_same(moved, expected, what, cause)
+    difference = largest_difference(moved, before)
+    if any(True for _ in used.position.parameters()) and not difference >= DIFFERENT:
+        raise Failure(
+            f"the scheme's weights are moved, and in evaluation hidden states change by {difference:.1e}, less than "
+            f"{DIFFERENT:g}. A hook keeps, perhaps in a variable of its module, what it computed from earlier weights: "
+            "compute it in each call."
+        )
 
 
 def _without_changes(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    names = list(inspect.signature(function).parameters)
+
     def call(*arguments: Any) -> Any:
-        tokens = [vars(argument) for argument in arguments if isinstance(argument, Tokens)]
-        tensors = {name: value for held in tokens for name, value in held.items() if isinstance(value, Tensor)}
-        before = {name: tensor._version for name, tensor in tensors.items()}
+        tensors = dict(_tensors(dict(zip(names, arguments, strict=False))))
+        versions = {name: tensor._version for name, tensor in tensors.items()}
+        seed = torch.initial_seed()
         result = function(*arguments)
         for name, tensor in tensors.items():
-            if tensor._version != before[name]:
-                raise Failure(f"{hook} changes tokens.{name} in place, which others read, too. Compute a new tensor.")
+            if tensor._version != versions[name]:
+                raise Failure(f"{hook} changes {name} in place, which others read, too. Compute a new tensor.")
+        if torch.initial_seed() != seed:
+            raise Failure(
+                f"{hook} seeds PyTorch's random numbers, so that each step of a training draws the same dropout. Draw "
+                "in init_weights what is to stay, or from a torch.Generator."
+            )
         return result
 
     return call
 
 
+def _tensors(arguments: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors among a hook's arguments and in its tokens, by name."""
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):
+            yield name, value
+        elif isinstance(value, Tokens):
+            yield from _tensors({f"{name}.{held}": tensor for held, tensor in vars(value).items()})
+
+
 def check_shapes(case: Case) -> None:
-    """Every hook returns the shape and dtype that the protocol gives, in float32 and bfloat16."""
+    """Every hook returns the shape and dtype that the protocol gives, in float32 and bfloat16, and in other sizes."""
     for dtype in (torch.float32, torch.bfloat16):
-        model = case.classifier().model.to(dtype)
-        watch(model.position, functools.partial(_check_shape, model.config.num_attention_heads))
-        ids, mask = pad_batch(SEQUENCES, "left")
-        for model.config.unpad_inputs in (True, False):
-            for batch in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
-                hidden = model(**batch).last_hidden_state
-                if hidden.dtype != dtype or hidden.shape != (*ids.shape, model.config.hidden_size):
-                    raise Failure(f"the encoder gives {_form(hidden)} for {tuple(ids.shape)} tokens in {dtype}.")
+        _check_encoder(case.classifier().model.to(dtype))
+    if case.kwargs:  # they may be meant for one size
+        return
+    try:
+        _check_encoder(case.classifier(**_OTHER_SIZES).model)
+    except Exception as error:
+        sizes = ", ".join(f"{name}={size}" for name, size in _OTHER_SIZES.items())
+        raise Failure(
+            f"an encoder of another size ({sizes}) fails: {describe(error).rstrip('.')}. Compute every size from "
+            "what the constructor is given: num_heads, head_dim, num_layers and hidden_size."
+        ) from error
+
+
+def _check_encoder(model: PosEncModel) -> None:
+    watch(model.position, functools.partial(_check_shape, model.config.num_attention_heads))
+    ids, mask = pad_batch(SEQUENCES, "left")
+    for model.config.unpad_inputs in (True, False):
+        for batch in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
+            hidden = model(**batch).last_hidden_state
+            if hidden.dtype != model.dtype or hidden.shape != (*ids.shape, model.config.hidden_size):
+                raise Failure(f"the encoder gives {_form(hidden)} for {tuple(ids.shape)} tokens in {model.dtype}.")
 
 
 def _form(value: Any) -> str:

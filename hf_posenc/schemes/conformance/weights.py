@@ -1,24 +1,33 @@
 """Checks of what is trained: gradients, and where weights live."""
 
+import copy
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from ...model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
 from ...model.scheme_factory import make_scheme
-from .case import CHECKED_LENGTH, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
+from .case import CHECKED_LENGTH, SAME, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
 
 
 def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:
-    """Gradients of a random projection of a batch's logits, which is long enough for far distances."""
-    ids, mask = pad_batch([draw_tokens(CHECKED_LENGTH, seed=5), *SEQUENCES[:2]])
-    logits = model(ids, attention_mask=mask).logits
+    """Gradients of the projection, by weight."""
     model.zero_grad(set_to_none=True)
-    (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(11))).sum().backward()
+    _projection(model).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+def _projection(model: PosEncForSequenceClassification) -> Tensor:
+    """A random projection of a batch's logits, which is long enough for far distances; dropout draws the same."""
+    torch.default_generator.manual_seed(0)
+    ids, mask = pad_batch([draw_tokens(CHECKED_LENGTH, seed=5), *SEQUENCES[:2]])
+    logits = model(ids, attention_mask=mask).logits.double()
+    return (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(11))).sum()
+
+
 def check_gradients(case: Case) -> None:
-    """A gradient reaches every parameter of the scheme and of the encoder, at every step."""
+    """A gradient reaches every parameter of the scheme and of the encoder, at every step, and is that of the logits."""
     model = case.classifier().train()
     first = _gradients(model)
     for name, gradient in first.items():
@@ -35,6 +44,29 @@ def check_gradients(case: Case) -> None:
         raise Failure(
             f"the second step fails: {describe(error)}. Keep nothing computed from weights between two forwards."
         ) from error
+    _check_rise(model, {name: gradient for name, gradient in first.items() if gradient is not None})
+
+
+def _check_rise(model: PosEncForSequenceClassification, gradients: dict[str, Tensor], step: float = 2e-3) -> None:
+    """A step along the gradient of the scheme's weights changes the logits as the gradient says."""
+    weights = [(w, gradients[name]) for name, w in model.named_parameters() if name.startswith("model.position.")]
+    if not weights:
+        return
+    length = torch.stack([gradient.norm() for _, gradient in weights]).norm()
+    projections = []
+    with torch.no_grad():
+        for move in (step, -2 * step):
+            for weight, gradient in weights:
+                weight.add_(gradient, alpha=float(move / length))
+            projections.append(float(_projection(model)))
+    rise = projections[0] - projections[1]
+    expected = 2 * step * float(length)
+    if not abs(rise - expected) <= 0.1 * expected + SAME:
+        raise Failure(
+            f"along the gradient of the scheme's weights the logits change {rise / expected:.2f} times as much as it "
+            "says, allowed is 0.9 to 1.1. Usual causes: a .detach(), or the backward of an autograd.Function; one that "
+            "is meant, such as a straight-through estimate, fails this check alone."
+        )
 
 
 def check_checkpointing(case: Case) -> None:
@@ -115,16 +147,38 @@ class _Wrapped(nn.Module):
 
 
 def check_constructor(case: Case) -> None:
-    """A new model has the weights that the constructor sets; those that it draws may be drawn anew."""
-    built = []
+    """A new model has the weights that the constructor sets; those that it draws may be drawn anew, as large."""
+    schemes = []
     for seed in (1, 2):
         torch.default_generator.manual_seed(seed)
-        built.append(make_scheme(case.config()).state_dict())
+        schemes.append(make_scheme(case.config()))
+    again = schemes[1].state_dict()
     in_model = PosEncModel(case.config()).position.state_dict()
-    for name, weight in built[0].items():
-        lost = (weight == built[1][name]) & (weight != in_model[name])
+    for name, weight in schemes[0].state_dict().items():
+        lost = (weight == again[name]) & (weight != in_model[name])
         if bool(lost.any()):
             raise Failure(
                 f"{name} is set in the constructor ({float(weight[lost][0]):.3g}), and a new model draws it anew "
                 f"({float(in_model[name][lost][0]):.3g}). Set it in init_weights, by transformers.initialization."
             )
+        owner = schemes[0].get_submodule(name.rpartition(".")[0])
+        if _another_size(weight, in_model[name]) and _another_size(weight, _as_pytorch_draws(owner, name)):
+            raise Failure(
+                f"{name} is drawn in the constructor (std {float(weight.std()):.3g}), and a new model draws it anew "
+                f"(std {float(in_model[name].std()):.3g}). Draw it in init_weights, by transformers.initialization."
+            )
+
+
+def _another_size(first: Tensor, second: Tensor) -> bool:
+    """True where two draws have standard deviations of which one is over twice the other; few numbers say none."""
+    stds = sorted((float(first.std()), float(second.std()))) if first.numel() > 30 else [1.0, 1.0]
+    return stds[1] > 2 * stds[0]
+
+
+def _as_pytorch_draws(owner: nn.Module, name: str) -> Tensor:
+    """The weight of a child as its class draws it, if that is PyTorch's; else the weight itself."""
+    child: Any = copy.deepcopy(owner)
+    draw = getattr(child, "reset_parameters", None)
+    if draw is not None and draw.__module__.startswith("torch."):
+        draw()
+    return child.get_parameter(name.rpartition(".")[2])
