@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files import expanded, sha256
 from ..model.scheme_base import PositionScheme
 from ..model.scheme_table import SCHEMES
-from .support.saved_code import code_of, remember_code, source_file
+from .support.saved_code import code_of, has_changed, remember_code, source_file
 
 logger = logging.get_logger(__name__)
 
@@ -72,6 +72,8 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     bases = [base for base in scheme.__mro__ if not base.__module__.endswith("scheme_base")]
     if not any(hook in vars(base) for base in bases for hook in hooks):
         raise UserError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
+    if has_changed(scheme):
+        raise UserError(f"The file of {scheme.__name__} has changed since it was imported. Reload it, or start anew.")
     if scheme.__module__ == "__main__" and not again:
         logger.warning(
             f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To train, save or "

@@ -330,6 +330,28 @@ def test_a_model_is_saved_with_the_code_it_runs_whatever_is_registered_since(tmp
     assert b"edited_scheme" not in pickle.dumps(config)
 
 
+HELPED = MINE.replace("x + ", "x + (lambda: 0.5)() * ").replace("Mine", "Stale")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_refused"),
+    [("/ 100", "/ 50", True), ("0.5", "0.7", True), ("import torch", "import torch  # as it is\n", False)],
+)
+def test_a_class_whose_file_was_edited_since_its_import_is_refused(monkeypatch, tmp_path, old, new, is_refused):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "stale_scheme", raising=False)
+    file = written(tmp_path, HELPED, "stale_scheme.py")
+    importlib.invalidate_caches()
+    module = importlib.import_module("stale_scheme")
+    file.write_text(HELPED.replace(old, new))
+    if is_refused:
+        with pytest.raises(UserError, match="The file of Stale has changed since it was imported. Reload it"):
+            register_scheme(module.Stale, "stale")
+        assert "stale" not in SCHEMES
+        module = importlib.reload(module)
+    assert register_scheme(module.Stale, "stale") == ["stale"]
+
+
 def test_the_class_of_a_module_and_the_same_file_are_one_scheme(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     text = MINE.replace("Mine(PositionScheme):", 'Twice(PositionScheme):\n    name = "twice_read"')

@@ -10,7 +10,10 @@ import contextlib
 import inspect
 import re
 import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -49,6 +52,43 @@ def remember_code(scheme: type[PositionScheme]) -> None:
     """
     with contextlib.suppress(ValueError, SyntaxError, OSError):
         _remembered[scheme] = _files_of(scheme)
+
+
+def has_changed(scheme: type[PositionScheme]) -> bool:
+    """True where a method of the class isn't in its file: that was edited since it was imported."""
+    module = sys.modules.get(scheme.__module__)
+    if type(getattr(module, "__loader__", None)) is not SourceFileLoader:  # others rewrite code, as pytest's does
+        return False
+    try:
+        file = source_file(scheme)
+        in_file = compile(file.read_bytes(), file, "exec", dont_inherit=True)
+    except (ValueError, SyntaxError, OSError):
+        return False
+    now = {_without_lines(code) for code in _with_inner(in_file)}
+    return any(_without_lines(code) not in now for code in _methods(scheme) if Path(code.co_filename) == file)
+
+
+def _methods(scheme: type[PositionScheme]) -> Iterator[CodeType]:
+    """The code of a class's methods, and of its bases' in the same module; of properties and under decorators, too."""
+    for base in scheme.__mro__:
+        for value in vars(base).values() if base.__module__ == scheme.__module__ else ():
+            function = inspect.unwrap(getattr(value, "fget", value))
+            if isinstance(function, FunctionType):
+                yield function.__code__
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of what is defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """Code without its place in the file, which another comment moves."""
+    inner = tuple(_without_lines(value) if isinstance(value, CodeType) else value for value in code.co_consts)
+    return code.replace(co_consts=inner, co_firstlineno=1, co_linetable=b"")
 
 
 def code_of(scheme: type[PositionScheme]) -> dict[str, str]:
