@@ -7,7 +7,7 @@ One scheme a run, with the same text, tokenizer and masks for all, so that their
     done
 
 --model goes on from a checkpoint, such as one that `hf-posenc convert` wrote; give it a lower --learning_rate. Then:
-    pipeline("fill-mask", "runs/mlm-rope")("Paris is the <mask> of France.")
+    pipeline("fill-mask", "runs/mlm-rope", trust_remote_code=True)("Paris is the <mask> of France.")
     hf-posenc train --pretrained runs/mlm-rope --data labelled.csv -o runs/classifier
 """
 

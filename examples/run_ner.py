@@ -4,7 +4,7 @@
 From a checkpoint that `hf-posenc convert` or examples/run_mlm.py wrote:
     python examples/run_ner.py --model runs/mlm-rope --train_file mine.jsonl --output_dir runs/ner
 A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. Then:
-    pipeline("token-classification", "runs/ner", aggregation_strategy="first")("Ada sang in Paris.")
+    pipeline("token-classification", "runs/ner", trust_remote_code=True, aggregation_strategy="first")("Ada sang.")
 """
 
 from dataclasses import dataclass, field

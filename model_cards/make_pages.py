@@ -302,6 +302,10 @@ def command_tables() -> str:
     return "\n\n".join(parts)
 
 
+_OF_PYTHON = {"dataset", "eval_texts", "language", "only", "texts"}
+"""Parameters whose docstring speaks of Python's values: here their option has its own help."""
+
+
 def _option_tables(command: str, parameters: list[Any], context: Any) -> list[str]:
     """The options of a command, a table for each group."""
     sentences, defaults, rows = _sentences(command), _defaults(command), defaultdict(list)
@@ -309,7 +313,8 @@ def _option_tables(command: str, parameters: list[Any], context: Any) -> list[st
         if record := parameter.get_help_record(context):
             words, text = record
             about = next((title for title, names in GROUPS.items() if parameter.name in names), "Run")
-            sentence = _on_the_command_line(sentences.get(str(parameter.name), text), parameter.required)
+            said = {} if parameter.name in _OF_PYTHON else sentences
+            sentence = _on_the_command_line(said.get(str(parameter.name), text), parameter.required)
             default = defaults.get(parameter.name)
             if default is not None and "default" not in sentence.lower() and not parameter.required:
                 sentence += f" Default: {default}."

@@ -61,8 +61,8 @@ def compare(
         options: of `train`, such as `{"epochs": 3}`; those that the plan has stay as they are if they aren't named.
         search: choose each scheme's learning rate: 3 trials, on a seed and rows that aren't reported.
         keep_models: keep each run's model, in `models`.
-        dry_run: read the data, say on standard error what is there, and make no run; `runs` of what is returned lists
-            them.
+        dry_run: read the data, say on standard error what is there, list the runs (`runs` of what is returned), and
+            make none.
         ray: give each run to a Ray cluster, as a task: the one that RAY_ADDRESS names, the one of this machine, or a
             new one of this machine alone. Needs the extra `ray`.
         **reading: how `data` is read: `text_column`, `join`, `label_column`, `label_names`, `skip_missing`,

@@ -205,8 +205,8 @@ class TaskData:
             return CheckedData(None, f"{task.name}: generated, {count:,} examples to train on.")
         prepared = prepare({**self.splits, **self._validation}, self.options, self._known)
         if (kind := prepared.labels.problem_type) != "single_label_classification":
-            what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
-            raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")
+            what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which isn't compared"
+            raise UserError(f"{what}. Take data with one label per text: a word, or a whole number.")
         if "test" not in prepared.splits:
             raise UserError(f"The task {task.name!r}: its data for 'test' has no labels. Give a test split that has.")
         for concern in prepared.summary.doubts:

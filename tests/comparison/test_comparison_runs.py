@@ -465,8 +465,8 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     [
         ({"data": "nowhere"}, "'nowhere' can't be read: "),
         ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
-        ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
-        ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
+        ({"data": "stars"}, "'stars' is regression, which isn't compared"),
+        ({"data": "many"}, "'many' is multi label classification, which isn't compared"),
         ({"data": "alike"}, "All 64 examples that are left to train on are of one class, 'good'"),
         ({"data": "unseen"}, "purple"),
         ({"data": "unlabelled"}, "its data for 'test' has no labels"),
@@ -474,7 +474,7 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
         ({"data": "untrained"}, "has no training data"),
         (
             {"data": "hot.csv", "options": {"label_column": "good,bad"}},
-            "'hot' is multi label classification, which has no acc",
+            "'hot' is multi label classification, which isn't com",
         ),
     ],
 )
