@@ -7,6 +7,7 @@ A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the
     pipeline("token-classification", "runs/ner", trust_remote_code=True, aggregation_strategy="first")("Ada sang.")
 """
 
+import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -43,15 +44,18 @@ def read(args):
     if "ner_tags" in data["train"].features:
         data = data.rename_column("ner_tags", "labels")
     kind = data["train"].features["labels"].feature
-    names = sorted({label for rows in data.values() for labels in rows["labels"] for label in labels})
-    if not isinstance(kind, ClassLabel) and not isinstance(names[0], str):
-        raise SystemExit(f"Labels such as {names[0]} are numbers without names. Give strings, such as B-PER.")
-    return data, dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else {name: name for name in names}
+    held = {label: label for rows in data.values() for labels in rows["labels"] for label in labels}
+    names = dict(enumerate(kind.names)) if isinstance(kind, ClassLabel) else dict(sorted(held.items()))
+    scored = r"O|[BI](-.+)?|(?!(?i:[bieslu][-_].*|.+-[bi]|[o_-])$).+"  # of spans, or of words
+    if odd := [name for name in names.values() if not isinstance(name, str) or not re.fullmatch(scored, name)]:
+        raise SystemExit(f"The label {odd[0]!r} can't be scored. Give B-PER, I-PER and O, or names of words, as NOUN.")
+    return data, names
 
 
 def entities(labels):
     """The spans of B-, I- and O labels, as conlleval counts them, others of one word: kind, first, after the last."""
     found = set()
+    labels = [f"{label}-" if label in ("B", "I") else label for label in labels]
     labels = [*(f"B-{label}" if label[1:2] != "-" and label not in ("", "O") else label for label in labels), "O"]
     for start, label in enumerate(labels):
         kind, before = label[2:], labels[start - 1] if start else "O"

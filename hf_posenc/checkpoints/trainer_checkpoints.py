@@ -67,7 +67,7 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         value = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(value, dict):
             return value

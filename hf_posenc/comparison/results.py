@@ -124,8 +124,9 @@ def has_failed(folder: Path, run: PlannedRun) -> bool:
 
 def read_failures(folder: Path, plan: Plan) -> dict[str, str]:
     """Why runs failed that haven't been made since, by their names in the plan's order."""
-    reasons = {run.name: read_object(folder / FAILURES_NAME / f"{run.name}.json").get("reason") for run in plan.work()}
-    return {name: str(reason) for name, reason in reasons.items() if reason is not None}
+    files = {run.name: folder / FAILURES_NAME / f"{run.name}.json" for run in plan.work()}
+    reasons = {name: read_object(file).get("reason") for name, file in files.items() if file.is_file()}
+    return {name: str(reason or f"{files[name].name} can't be read") for name, reason in reasons.items()}
 
 
 def mark_report(folder: Path) -> None:

@@ -33,7 +33,7 @@ from .heal import Healing, heal, remove_healing, set_aside, without_measured
 from .loading import Loaded, load_source
 from .measure import EXACT, TOLERANCE, measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
-from .swap import OF_LOGITS, Target, swap, target_config
+from .swap import OF_LOGITS, ROPE_EXTENSIONS, Target, swap, target_config
 
 _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
@@ -401,7 +401,7 @@ def _is_swapped(before: Any, after: Any, extension: str | None) -> bool:
     """True where a scheme or its arguments are others, apart from what an extension changes."""
     if any(getattr(before, name) != getattr(after, name) for name in OF_LOGITS[:2]):
         return True
-    if extension is None:
+    if extension not in ROPE_EXTENSIONS:
         return bool(before.rope_parameters != after.rope_parameters)
     angles = [config.rope_parameters or {} for config in (before, after)]
     return any(angles[0].get(name) != angles[1].get(name) for name in ROPE_COMMON if name != "rope_type")

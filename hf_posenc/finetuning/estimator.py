@@ -157,7 +157,7 @@ def load(
     is_real = classifier.known.problem_type == "regression"
     estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
     estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-    estimator._folder = Path(classifier.name).absolute()  # of a Hub's name there is none
+    estimator._folder = classifier.folder.absolute()
     if not is_real:
         estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.known.label_names))
     return estimator
@@ -326,7 +326,10 @@ class _Estimator(BaseEstimator):
 
     def _copy_beside(self, new: Path) -> None:
         """Copies what lies beside the weights that were loaded, and says what can't stay."""
-        modules, notes = read_modules(self._folder, str(self._folder))
+        try:
+            modules, notes = read_modules(self._folder, str(self._folder))
+        except UserError as error:  # the weights are whole
+            modules, notes = {}, [f"Not a sentence-transformer any more: {error}"]
         for lost in () if modules else notes:
             logger.warning(lost)
         write_modules(new, modules)

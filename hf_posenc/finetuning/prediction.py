@@ -44,6 +44,7 @@ class Classifier:
     Attributes:
         model: a PyTorch model, or a `Backend`.
         name: its folder or Hub name.
+        folder: where its files lie.
         known: its problem type, its labels, and how the texts that it was trained on were put together.
         backend: what runs it: `torch`, `onnx` or `openvino`.
     """
@@ -51,6 +52,7 @@ class Classifier:
     model: Any
     tokenizer: PreTrainedTokenizerBase
     name: str
+    folder: Path
     known: Known
     backend: str
 
@@ -147,7 +149,7 @@ def load_classifier(
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
         model.config, model.name_or_path = config, checkpoint
         tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length or tokenizer.model_max_length)
-    return Classifier(model, tokenizer, checkpoint, knowledge(config, opened), backend)
+    return Classifier(model, tokenizer, checkpoint, opened.folder, knowledge(config, opened), backend)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -334,16 +334,15 @@ class PosEncModel(PosEncPreTrainedModel):
         The arguments are those of `forward`, and so are the errors.
         """
         self.config.check_padding()
-        words, padding = self.embeddings.word_embeddings, self.config.pad_token_id
-        if getattr(words, "padding_idx", padding) != padding:  # else the one of before would never be trained
-            words.padding_idx = padding
+        padding = self.config.pad_token_id
+        for words in self.embeddings.word_embeddings.modules():  # those that PEFT wraps, too
+            if getattr(words, "padding_idx", padding) != padding:  # else the one of before would never be trained
+                words.padding_idx = padding  # type: ignore[assignment]
         x = check_input(input_ids, inputs_embeds, self.config.embedding_width)
         for name, value in kwargs.items():
             if name not in OPTIONS and value is not None and value is not False:
-                raise ValueError(
-                    f"PosEncModel takes no {name!r} and would ignore it. Leave it out, or give one of those that "
-                    "help(PosEncModel.forward) lists."
-                )
+                known = "Leave it out; help(PosEncModel.forward) lists those that are taken."
+                raise ValueError(f"PosEncModel takes no {name!r} and would ignore it. {known}")
         # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
         unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
         unpad = unpad and not self._is_requested("output_attentions", kwargs)

@@ -89,8 +89,9 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
         ) from error
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
     config.support.check_built(config, built)
-    # The constructor resolves "None: as wide as ..."; a child of that name, which isn't in `vars`, is no argument.
-    kwargs.update({key: vars(built).get(key) for key, value in kwargs.items() if value is None})
+    # The constructor resolves "None: as wide as ..."; a child of that name is no argument.
+    unset = [key for key, value in kwargs.items() if value is None and key not in dict(built.named_children())]
+    kwargs.update({key: getattr(built, key, None) for key in unset})
     if "rope_parameters" in sizes:
         config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
     return built

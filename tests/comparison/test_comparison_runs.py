@@ -133,6 +133,14 @@ def test_why_a_run_failed_holds_no_token(error, tmp_path, pretended):
     assert "You sent hf_..." in Comparison(tmp_path).failed["probes-rope-seed0"]
 
 
+@pytest.mark.parametrize("text", ["[1]", "{", '{"reason": null}', "[" * 100_000])
+def test_a_failure_with_a_reason_that_can_not_be_read_stays_one(text, tmp_path, pretended):
+    pretended[0]["rope"] = ValueError("no bananas")
+    execute(toy(schemes=["rope"]), tmp_path, console=quiet())
+    (tmp_path / "failures" / "probes-rope-seed0.json").write_text(text)
+    assert Comparison(tmp_path).failed["probes-rope-seed0"] == "probes-rope-seed0.json can't be read"
+
+
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")

@@ -7,6 +7,7 @@ import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -77,7 +78,7 @@ def logits(folder: Path) -> torch.Tensor:
     return model(**AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")).logits.detach()
 
 
-@pytest.mark.parametrize(("path", "most"), [(TRAINER, 106), (LOOP, 155), (MLM, 120), (NER, 123)])
+@pytest.mark.parametrize(("path", "most"), [(TRAINER, 106), (LOOP, 155), (MLM, 120), (NER, 127)])
 def test_an_example_stays_short_and_can_be_copied(path: Path, most: int) -> None:
     assert len(path.read_text().splitlines()) <= most
     assert "hf_posenc." not in path.read_text()  # no room of the package behind the names that it exports
@@ -386,6 +387,27 @@ def test_a_labeller_of_long_texts_says_what_it_cuts_and_finds_half_of_the_entiti
 
 
 @pytest.mark.parametrize(
+    ("labels", "odd"),
+    [
+        (["B-PER", "I-PER", "O"], None),
+        (["NOUN", "X", "O"], None),
+        (["B", "I", "O"], None),
+        *[([odd, "O"], odd) for odd in ("-", "o", "b-per", "B_PER", "PER-B", "S-PER", "L-PER")],
+        ([0, 1], 0),
+    ],
+)
+def test_labels_that_the_scores_of_spans_would_miss_are_refused(labels, odd, tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"tokens": ["a"] * len(labels), "labels": labels}] * 20)
+    args = SimpleNamespace(train_file=str(file), validation_file=None, dataset_name=None)
+    read = runpy.run_path(str(NER))["read"]
+    if odd is None:
+        assert read(args)[1] == {label: label for label in sorted(labels)}
+    else:
+        with pytest.raises(SystemExit, match=f"The label {odd!r} can't be scored. Give B-PER, I-PER and O, or"):
+            read(args)
+
+
+@pytest.mark.parametrize(
     ("labels", "expected"),
     [
         ("B-A I-A O B-B", {("A", 0, 2), ("B", 3, 4)}),
@@ -393,6 +415,7 @@ def test_a_labeller_of_long_texts_says_what_it_cuts_and_finds_half_of_the_entiti
         ("I-A I-A O I-B", {("A", 0, 2), ("B", 3, 4)}),
         ("B-A I-B I-B", {("A", 0, 1), ("B", 1, 3)}),
         ("O O", set()),
+        ("B I I O B", {("", 0, 3), ("", 4, 5)}),
         ("NOUN NOUN O", {("NOUN", 0, 1), ("NOUN", 1, 2)}),
         ("", set()),
     ],

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from transformers import initialization as init
 
 from hf_posenc import PositionScheme
 
@@ -35,6 +36,29 @@ class SoundWaves(PositionScheme):
 
     def embed(self, x, tokens):
         return x + self.out(self.wave(tokens.positions).to(x.dtype)).to(x.dtype)
+
+
+class SoundDraw(SoundWaves):
+    """Waves that the constructor draws as wide as it likes, by what a model draws them with, too."""
+
+    def __init__(self, *, hidden_size):
+        super().__init__(hidden_size=hidden_size)
+        self.init_weights(hidden_size**-0.5)
+
+    def init_weights(self, std):
+        init.normal_(self.out.weight, std=std)
+
+
+class SoundSharpWaves(SoundWaves):
+    """Waves whose frequency is learned, and at far places moves them by whole turns."""
+
+    def __init__(self, *, hidden_size):
+        super().__init__(hidden_size=hidden_size)
+        self.frequency = nn.Embedding(1, 1)
+
+    def wave(self, positions):
+        frequency = self.frequency(torch.zeros_like(positions[:1, :1])).float()
+        return (20 * torch.pi * frequency * positions.float().unsqueeze(-1)).sin()
 
 
 class SoundTurn(PositionScheme):

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,11 @@ _BUILT_WITH = (
     *_OF_SCHEME,
 )
 
-_SIZES = {"max_positions": "max_position_embeddings", "token_rms": "initializer_range"}
+_SIZES = {
+    "max_positions": "max_position_embeddings",
+    "token_rms": "initializer_range",
+    "num_layers": "num_hidden_layers",
+}
 """The fields behind what a scheme may take from a config, beyond those that are compared in any case."""
 _FIELDS = [field.name for field in fields(PosEncConfig)]  # without its class variables
 _KEYWORDS = (
@@ -139,7 +143,7 @@ class PackageSupport(ConfigSupport):
             raise ValueError(f"architectures={names!r} is no list of the names of model classes.")
         _check_scheme(config)
         for name in ("position_embedding_kwargs", "rope_parameters"):
-            if (fault := _not_json(getattr(config, name))) is not None:
+            for fault in _not_json(getattr(config, name)):
                 raise ValueError(
                     f"{name} holds {fault!r}, of type {type(fault).__name__}, which config.json can't hold as it is. "
                     "Give numbers of Python, strings, truth values, lists, and dicts with strings as keys."
@@ -182,7 +186,7 @@ class PackageSupport(ConfigSupport):
         schemes = built_schemes(body)
         fields = [*_BUILT_WITH, *_sizes_changed(body._config_when_built, model.config, schemes.values())]
         as_built = {name: getattr(body._config_when_built, name) for name in fields}
-        for name, built in {**as_built, "num_hidden_layers": len(body.layers)}.items():
+        for name, built in {"num_hidden_layers": len(body.layers), **as_built}.items():
             value = getattr(model.config, name)
             if value != built:
                 raise ValueError(
@@ -191,11 +195,12 @@ class PackageSupport(ConfigSupport):
                     f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
                 )
         for number, layer in enumerate(body.layers):
-            if (built := layer.attention.layer_number) != number:
+            built = getattr(getattr(layer, "attention", None), "layer_number", number)
+            if built != number:
                 raise ValueError(
-                    f"Layer {number} was built as layer {built}, and schemes compute by that number, but loaded again "
-                    f"it is layer {number}: the weights may compute something else. Set each "
-                    "layer.attention.layer_number to its place, then see whether the model does what it should."
+                    f"Layer {number} was built as layer {built}: loaded again, its weights may compute something else. "
+                    "Make a model of the config that you want, and copy the weights of the layers that you keep into "
+                    "its layers."
                 )
         note_classes(model.config, schemes)
         code_files(model.config)
@@ -325,16 +330,17 @@ def _name_labels(config: PosEncConfig) -> None:
         raise FieldError("id2label", current, _NUMBERED)
 
 
-def _not_json(value: Any) -> Any:
-    """A part of a value that JSON doesn't give back as it is, such as a number of NumPy; None if there is none."""
+def _not_json(value: Any) -> Iterator[Any]:
+    """Parts of a value that JSON doesn't give back as they are, such as numbers of NumPy, tuples or numbers as keys."""
     if isinstance(value, dict):
-        wrong = [key for key in value if not isinstance(key, str)]
-        wrong += map(_not_json, value.values())
-    elif isinstance(value, (list, tuple)):
-        wrong = list(map(_not_json, value))
-    else:
-        wrong = [None if isinstance(value, (str, bool, int, float)) else value]
-    return next((part for part in wrong if part is not None), None)
+        yield from (key for key in value if not isinstance(key, str))
+        for part in value.values():
+            yield from _not_json(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _not_json(part)
+    elif not (value is None or isinstance(value, (str, bool, int, float))):
+        yield value
 
 
 def _check_scheme(config: PosEncConfig) -> None:
