@@ -59,7 +59,7 @@ def entities(labels):
     labels = [*(f"B-{label}" if label[1:2] != "-" and label not in ("", "O") else label for label in labels), "O"]
     for start, label in enumerate(labels):
         kind, before = label[2:], labels[start - 1] if start else "O"
-        if label[:2] == "B-" or (label[:2] == "I-" and before[2:] != kind):
+        if label[:2] == "B-" or (label[:2] == "I-" and (before in ("", "O") or before[2:] != kind)):
             found.add((kind, start, next(n for n in range(start + 1, len(labels)) if labels[n] != f"I-{kind}")))
     return found
 

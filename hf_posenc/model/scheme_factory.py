@@ -89,9 +89,9 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
         ) from error
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
     config.support.check_built(config, built)
-    # The constructor resolves "None: as wide as ..."; a child of that name is no argument.
-    unset = [key for key, value in kwargs.items() if value is None and key not in dict(built.named_children())]
-    kwargs.update({key: getattr(built, key, None) for key in unset})
+    # The constructor resolves "None: as wide as ..."; a weight, a child or a method of that name is no value.
+    resolved = {key: getattr(built, key, None) for key, value in kwargs.items() if value is None}
+    kwargs.update({key: value for key, value in resolved.items() if isinstance(value, (int, float, str, list, dict))})
     if "rope_parameters" in sizes:
         config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
     return built

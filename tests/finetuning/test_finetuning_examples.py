@@ -416,6 +416,7 @@ def test_labels_that_the_scores_of_spans_would_miss_are_refused(labels, odd, tmp
         ("B-A I-B I-B", {("A", 0, 1), ("B", 1, 3)}),
         ("O O", set()),
         ("B I I O B", {("", 0, 3), ("", 4, 5)}),
+        ("I I O I", {("", 0, 2), ("", 3, 4)}),
         ("NOUN NOUN O", {("NOUN", 0, 1), ("NOUN", 1, 2)}),
         ("", set()),
     ],

@@ -311,7 +311,6 @@ def test_a_config_that_does_not_describe_the_weights_is_not_saved(name, value, t
         ("position_embedding_kwargs", "t5+window", {"t5": {"num_buckets": np.int64(32)}}, "of type int64"),
         ("position_embedding_kwargs", "t5", {"num_buckets": {1: 5}}, "of type int,"),
         ("position_embedding_kwargs", "t5", {"num_buckets": {None: 5}}, "of type NoneType,"),
-        ("position_embedding_kwargs", "t5", {"num_buckets": (32, 1)}, "of type tuple,"),
         ("rope_parameters", "rope", {"rope_type": "default", "rope_theta": np.int64(100)}, "of type int64"),
     ],
 )
@@ -324,13 +323,13 @@ def test_layers_at_other_places_than_they_were_built_for_are_not_saved(tmp_path)
     model = PosEncModel(tiny_config("rope+window", num_hidden_layers=4))
     model.layers = torch.nn.ModuleList([model.layers[0], model.layers[2]])
     model.config.num_hidden_layers = 2
-    with pytest.raises(ValueError, match="Layer 1 was built as layer 2.*Make a model of the config that you want"):
+    with pytest.raises(ValueError, match="Layer 1 was built as layer 2.*make one of the config that you want"):
         model.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
     deberta = PosEncModel(tiny_config("deberta", num_hidden_layers=4))
     deberta.layers = deberta.layers[:2]
     deberta.config.num_hidden_layers = 2
-    with pytest.raises(ValueError, match="config.num_hidden_layers=2 isn't what this model was built with, 4"):
+    with pytest.raises(ValueError, match="num_hidden_layers=2 isn't what this model was built with, 4.*make one of"):
         deberta.save_pretrained(tmp_path)
     rope = PosEncModel(tiny_config("rope", num_hidden_layers=4))
     rope.layers = rope.layers[:2]

@@ -347,9 +347,11 @@ def test_a_class_whose_file_was_edited_since_its_import_is_refused(monkeypatch, 
     written(tmp_path / "stale", text, "stale_scheme.py")
     importlib.invalidate_caches()
     module = importlib.import_module("stale.stale_scheme")
+    os.utime(tmp_path / "stale" / "stale_scheme.py", (1.0, 1.0))  # what is written anew, and is the same, isn't edited
     if edits is not None:
-        os.utime(tmp_path / "stale" / edits, (1.0, 1.0))
-        with pytest.raises(UserError, match="The file of Stale has changed since it was imported. Reload it"):
+        with (tmp_path / "stale" / edits).open("a") as file:
+            file.write("OTHER = 1\n")
+        with pytest.raises(UserError, match="of Stale, or one beside it, has changed since it was imported. Reload wh"):
             register_scheme(module.Stale, "stale")
         assert "stale" not in SCHEMES
         importlib.reload(sys.modules["stale.beside"])

@@ -65,6 +65,10 @@ _SIZES = {
     "num_layers": "num_hidden_layers",
 }
 """The fields behind what a scheme may take from a config, beyond those that are compared in any case."""
+_NEW_LAYERS = (
+    "For a model of fewer layers, make one of the config that you want, and copy the weights of the layers that you "
+    "keep into its layers."
+)
 _FIELDS = [field.name for field in fields(PosEncConfig)]  # without its class variables
 _KEYWORDS = (
     *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
@@ -189,19 +193,18 @@ class PackageSupport(ConfigSupport):
         for name, built in {"num_hidden_layers": len(body.layers), **as_built}.items():
             value = getattr(model.config, name)
             if value != built:
+                has_lost_layers = len(body.layers) != body._config_when_built.num_hidden_layers
+                way_out = f"Set it back to {built!r}; where another value is wanted, give it on loading: "
+                way_out += f"from_pretrained(..., {name}=...)."
                 raise ValueError(
-                    f"config.{name}={value!r} isn't what this model was built with, {built!r}: "
-                    f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
-                    f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
+                    f"config.{name}={value!r} isn't what this model was built with, {built!r}: loaded again, the "
+                    f"weights would compute something else. {_NEW_LAYERS if has_lost_layers else way_out}"
                 )
         for number, layer in enumerate(body.layers):
             built = getattr(getattr(layer, "attention", None), "layer_number", number)
             if built != number:
-                raise ValueError(
-                    f"Layer {number} was built as layer {built}: loaded again, its weights may compute something else. "
-                    "Make a model of the config that you want, and copy the weights of the layers that you keep into "
-                    "its layers."
-                )
+                fault = f"Layer {number} was built as layer {built}: loaded again, it may compute something else."
+                raise ValueError(f"{fault} {_NEW_LAYERS}")
         note_classes(model.config, schemes)
         code_files(model.config)
 
@@ -331,12 +334,12 @@ def _name_labels(config: PosEncConfig) -> None:
 
 
 def _not_json(value: Any) -> Iterator[Any]:
-    """Parts of a value that JSON doesn't give back as they are, such as numbers of NumPy, tuples or numbers as keys."""
+    """Parts of a value that JSON can't hold, or gives back as others: numbers of NumPy, or as keys."""
     if isinstance(value, dict):
         yield from (key for key in value if not isinstance(key, str))
         for part in value.values():
             yield from _not_json(part)
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _not_json(part)
     elif not (value is None or isinstance(value, (str, bool, int, float))):

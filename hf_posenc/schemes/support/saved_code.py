@@ -8,11 +8,15 @@ import ...` and `from .scheme_math import ...` instead, and its class is a line 
 import ast
 import contextlib
 import inspect
+import marshal
 import os
 import re
 import struct
 import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -54,33 +58,74 @@ def remember_code(scheme: type[PositionScheme]) -> None:
 
 
 def has_changed(scheme: type[PositionScheme]) -> bool:
-    """True where a file of the class that would travel was edited since it was imported."""
-    if sys.dont_write_bytecode:  # it notes when a file was imported
-        return False
+    """True where a file of the class that would travel was edited since it was imported, as far as that shows.
+
+    A method isn't in the file any more; or the bytecode that the import wrote is of another state of a file.
+    """
+    if _has_other_methods(scheme):
+        return True
     try:
         names = _files_of(scheme)
-        folder = source_file(scheme).parent
     except (ValueError, SyntaxError, OSError):
         return False
-    modules = [(Path(vars(module)["__file__"]), module) for module in [*sys.modules.values()] if _has_file(module)]
-    return any(_is_edited(file, module) for file, module in modules if file.parent == folder and file.name in names)
+    package = scheme.__module__.rpartition(".")[0]
+    modules = [sys.modules.get(".".join(filter(None, (package, Path(name).stem)))) for name in names]
+    return not sys.dont_write_bytecode and any(map(_is_edited, modules))
 
 
-def _has_file(module: Any) -> bool:
-    return isinstance(vars(module).get("__file__"), str)
-
-
-def _is_edited(file: Path, module: Any) -> bool:
-    """True where the bytecode that an import wrote is of another state of a file."""
-    cached = Path(getattr(module, "__cached__", None) or file)
-    if cached == file or not os.access(cached.parent, os.W_OK):
+def _is_edited(module: Any) -> bool:
+    """True where the bytecode that an import wrote is of another state of a module's file."""
+    file, cached = (getattr(module, name, None) for name in ("__file__", "__cached__"))
+    if file is None or cached is None or not os.access(Path(cached).parent, os.W_OK):
         return False
     try:
-        is_checked_by_hash, seconds, size = struct.unpack("<4xIII", cached.read_bytes()[:16])
-        now = file.stat()
-    except (OSError, struct.error):
+        bytecode = Path(cached).read_bytes()
+        is_checked_by_hash, seconds, size = struct.unpack("<4xIII", bytecode[:16])
+        now = os.stat(file)
+        if is_checked_by_hash or (seconds, size) == (int(now.st_mtime) % 2**32, now.st_size % 2**32):
+            return False
+        then = marshal.loads(bytecode[16:])
+        now_code = compile(Path(file).read_bytes(), then.co_filename, "exec", dont_inherit=True)
+        return _without_lines(then) != _without_lines(now_code)
+    except (OSError, struct.error, EOFError, ValueError, TypeError, SyntaxError):
         return False
-    return not is_checked_by_hash and (seconds, size) != (int(now.st_mtime) % 2**32, now.st_size % 2**32)
+
+
+def _has_other_methods(scheme: type[PositionScheme]) -> bool:
+    """True where a method of the class isn't in its file."""
+    module = sys.modules.get(scheme.__module__)
+    if type(getattr(module, "__loader__", None)) is not SourceFileLoader:  # others rewrite code, as pytest's does
+        return False
+    try:
+        file = source_file(scheme)
+        in_file = compile(file.read_bytes(), file, "exec", dont_inherit=True)
+    except (ValueError, SyntaxError, OSError):
+        return False
+    now = {_without_lines(code) for code in _with_inner(in_file)}
+    return any(_without_lines(code) not in now for code in _methods(scheme) if Path(code.co_filename) == file)
+
+
+def _methods(scheme: type[PositionScheme]) -> Iterator[CodeType]:
+    """The code of a class's methods, and of its bases' in the same module; of properties and under decorators, too."""
+    for base in scheme.__mro__:
+        for value in vars(base).values() if base.__module__ == scheme.__module__ else ():
+            function = inspect.unwrap(getattr(value, "fget", value))
+            if isinstance(function, FunctionType):
+                yield function.__code__
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of what is defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """Code without its place in the file, which another comment moves."""
+    inner = tuple(_without_lines(value) if isinstance(value, CodeType) else value for value in code.co_consts)
+    return code.replace(co_consts=inner, co_firstlineno=1, co_linetable=b"")
 
 
 def code_of(scheme: type[PositionScheme]) -> dict[str, str]:
