@@ -73,10 +73,7 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     if not any(hook in vars(base) for base in bases for hook in hooks):
         raise UserError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
     if has_changed(scheme):
-        raise UserError(
-            f"The file of {scheme.__name__}, or one beside it, has changed since it was imported. Reload what you "
-            "edited, then the module of the class; or start anew."
-        )
+        raise UserError(f"The file of {scheme.__name__} has changed since it was imported. Reload it, or start anew.")
     if scheme.__module__ == "__main__" and not again:
         logger.warning(
             f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To train, save or "

@@ -478,11 +478,14 @@ def test_a_step_in_which_no_token_has_a_label_has_a_loss_of_zero():
         assert head("MaskedLM", "rope")(ids, labels=torch.full_like(ids, -100), num_items_in_batch=count).loss == 0
 
 
-def test_another_padding_token_than_the_model_was_built_with_leaves_no_word_untrained():
+@pytest.mark.parametrize("wrap", [lambda words: words, torch.nn.Sequential])
+def test_another_padding_token_than_the_model_was_built_with_leaves_no_word_untrained(wrap):
     model, ids = head("SequenceClassification", "rope", pad_token_id=0), torch.tensor([[0, 5, 6, 1]])
     model.config.pad_token_id = 1  # as the Trainer sets it
+    model.base_model.embeddings.word_embeddings = wrap(model.base_model.embeddings.word_embeddings)  # as PEFT does
     model(ids, attention_mask=torch.tensor([[1, 1, 1, 0]]), labels=torch.tensor([1])).loss.backward()
-    trained = model.base_model.embeddings.word_embeddings.weight.grad.norm(dim=1).nonzero().flatten()
+    (words,) = model.base_model.embeddings.word_embeddings.parameters()
+    trained = words.grad.norm(dim=1).nonzero().flatten()
     assert trained.tolist() == [0, 5, 6]
 
 

@@ -8,10 +8,7 @@ import ...` and `from .scheme_math import ...` instead, and its class is a line 
 import ast
 import contextlib
 import inspect
-import marshal
-import os
 import re
-import struct
 import sys
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -58,41 +55,7 @@ def remember_code(scheme: type[PositionScheme]) -> None:
 
 
 def has_changed(scheme: type[PositionScheme]) -> bool:
-    """True where a file of the class that would travel was edited since it was imported, as far as that shows.
-
-    A method isn't in the file any more; or the bytecode that the import wrote is of another state of a file.
-    """
-    if _has_other_methods(scheme):
-        return True
-    try:
-        names = _files_of(scheme)
-    except (ValueError, SyntaxError, OSError):
-        return False
-    package = scheme.__module__.rpartition(".")[0]
-    modules = [sys.modules.get(".".join(filter(None, (package, Path(name).stem)))) for name in names]
-    return not sys.dont_write_bytecode and any(map(_is_edited, modules))
-
-
-def _is_edited(module: Any) -> bool:
-    """True where the bytecode that an import wrote is of another state of a module's file."""
-    file, cached = (getattr(module, name, None) for name in ("__file__", "__cached__"))
-    if file is None or cached is None or not os.access(Path(cached).parent, os.W_OK):
-        return False
-    try:
-        bytecode = Path(cached).read_bytes()
-        is_checked_by_hash, seconds, size = struct.unpack("<4xIII", bytecode[:16])
-        now = os.stat(file)
-        if is_checked_by_hash or (seconds, size) == (int(now.st_mtime) % 2**32, now.st_size % 2**32):
-            return False
-        then = marshal.loads(bytecode[16:])
-        now_code = compile(Path(file).read_bytes(), then.co_filename, "exec", dont_inherit=True)
-        return _without_lines(then) != _without_lines(now_code)
-    except (OSError, struct.error, EOFError, ValueError, TypeError, SyntaxError):
-        return False
-
-
-def _has_other_methods(scheme: type[PositionScheme]) -> bool:
-    """True where a method of the class isn't in its file."""
+    """True where a method of the class isn't in its file: that was edited since it was imported."""
     module = sys.modules.get(scheme.__module__)
     if type(getattr(module, "__loader__", None)) is not SourceFileLoader:  # others rewrite code, as pytest's does
         return False
