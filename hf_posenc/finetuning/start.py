@@ -146,7 +146,7 @@ def start(
         UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
     """
     if beginning.checkpoint is None:
-        return *_new(options, prepared, beginning.config), []
+        return _new(options, prepared, beginning.config)
     knows_labels = _knows_labels(beginning, prepared.labels)
     if _needs_conversion(options, beginning.config):
         return _convert(options, prepared, beginning.checkpoint, knows_labels)
@@ -293,20 +293,25 @@ def _config_fields(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.assigned.items() if name in _CONFIG}
 
 
-def _new(options: Options, prepared: PreparedData, config: Any) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """A new encoder, and a tokenizer that is named or trained on the training texts."""
+def _new(
+    options: Options, prepared: PreparedData, config: Any
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
+    """A new encoder, and a tokenizer that is named or trained on the training texts; what that one ignores."""
     settings = {name: value for name, value in options.assigned.items() if name in _OF_TOKENIZERS}
     if options.tokenizer is not None and settings:
         raise UserError("is for a tokenizer that is trained. Leave it out.", parameter=f"set.{next(iter(settings))}")
+    notes = []
     if options.tokenizer is not None:
         tokenizer = open_tokenizer(options.tokenizer)
     else:
         length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
         texts = chain.from_iterable(texts_of(prepared.splits["train"]))
         tokenizer = train_tokenizer(texts, model_max_length=length, **settings)
+        if settings.get("do_lower_case", True):
+            notes = [f"Case and accents are ignored: {spell('set.do_lower_case', False)} keeps them."]
     fields = {**_head(prepared.labels), "vocab_size": largest_id(tokenizer) + 1, "pad_token_id": tokenizer.pad_token_id}
     if "max_position_embeddings" not in options.assigned:
         fields["max_position_embeddings"] = options.max_length or longest_input(tokenizer)
     with user_errors():
         config.update(fields)
-        return tokenizer, AutoModelForSequenceClassification.from_config(config)
+        return tokenizer, AutoModelForSequenceClassification.from_config(config), notes

@@ -108,8 +108,6 @@ WAYS = {
     "rope-dynamic": Way("healed", "dynamic"),
     "rope-yarn": Way("healed", "yarn"),
 }
-EARLIER = tuple(f"windows of {size}, {how}" for size in (512, 256, 128) for how in ("mean", "best"))
-"""Equal windows without overlap, which are shown where a file has them, and not measured any more."""
 TESTED = "rope-dynamic"
 RIVALS = [*window_ways("learned"), "learned-tile", "learned-interpolate", *window_ways("healed", "healed, ")]
 PLANNED = [*itertools.product(RIVALS, LONGER)]
@@ -122,11 +120,8 @@ SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
         {"marker": "o", "color": "tab:blue", "linestyle": "--"},
     ),
     "windows of 256 by 63, best": ("best window of 256", {"marker": "s", "color": "tab:orange", "linestyle": "--"}),
-    "windows of 256, best": ("best window of 256,\nno overlap", {"marker": "s", "color": "tab:orange"}),
     "windows of 512 by 255, mean": ("mean over windows\nof 512", {"marker": "D", "color": "tab:red"}),
-    "windows of 512, mean": ("mean over windows\nof 512, no overlap", {"marker": "D", "color": "tab:red"}),
     "windows of 128 by 63, mean": ("mean over windows\nof 128", {"marker": "P", "color": "tab:purple"}),
-    "windows of 128, mean": ("mean over windows\nof 128, no overlap", {"marker": "P", "color": "tab:purple"}),
     "learned-tile": ("its table repeated", {"marker": "^", "color": "tab:green"}),
     "first 512 tokens": ("cut at 512 tokens", {"marker": "v", "color": "0.35"}),
 }
@@ -326,7 +321,7 @@ def share(results: dict[str, Any], name: str, length: int) -> Interval | None:
 def table(results: dict[str, Any]) -> str:
     """The shares, by way and length."""
     rows = []
-    for name in (*EARLIER, *WAYS):
+    for name in WAYS:
         cells = []
         for length in LENGTHS:
             found, several = share(results, name, length), len(by_healing(results, name, length)) > 1

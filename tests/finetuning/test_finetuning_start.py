@@ -150,6 +150,9 @@ def test_a_new_encoder_is_what_the_options_say(order):
     assert config.position_embedding_kwargs["num_buckets"] == 8
     assert (tokenizer.model_max_length, config.vocab_size, notes) == (32, len(tokenizer), [])
     assert tokenizer.convert_ids_to_tokens(tokenizer("Who")["input_ids"])[1] != "who"
+    _, tokenizer, _, notes = started(**order, **given, hidden_size=None, vocab_size=300)
+    assert tokenizer("Whó")["input_ids"] == tokenizer("who")["input_ids"]
+    assert notes == ["Case and accents are ignored: --set do_lower_case=false keeps them."]
 
 
 @pytest.mark.parametrize(
