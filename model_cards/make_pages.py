@@ -51,7 +51,6 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
     speeds = {name: read_results(folder, f"benchmark{name}") for name in names}
     converted, recipe = read_results(folder, "conversion"), read_results(folder, "recipe")
     found, sizes = read_results(folder, "passkey"), speeds["_sizes"]["settings"]["sizes"]
-    zen4 = read_results(folder, "benchmark_on_amd-epyc-family-25-model-17")
     pages = {
         folder / "README.md": {
             "scores": scores(compared["practitioner_3000"]),
@@ -76,7 +75,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
-        root / "docs" / "speed.md": {"speed": f"{ratio_table(zen4)}\n\n{machine_line(zen4)}"},
+        root / "docs" / "speed.md": {"speed": "\n\n".join(processor_ratios(folder))},
         root / "docs" / "gpus.md": {
             "gpu": measured_targets(read_results(folder, "benchmark_gpu"), GPU),
             "attention": attention_table(),
@@ -188,12 +187,23 @@ def machine_line(results: dict[str, Any]) -> str:
     )
 
 
+def processors(folder: Path) -> dict[str, dict[str, Any]]:
+    """What is measured under a processor's own name, by the file's."""
+    names = sorted(path.stem for path in (folder / "results").glob("benchmark_on_*.json"))
+    return {name: read_results(folder, name) for name in names}
+
+
+def processor_ratios(folder: Path) -> list[str]:
+    """For each of these processors how many times as fast as BERT schemes are in float32, and what it is."""
+    measured = [results for name, results in processors(folder).items() if not name.endswith("_bfloat16")]
+    return [f"{ratio_table(results)}\n\n{machine_line(results)}" for results in measured]
+
+
 def processor_tables(folder: Path) -> list[str]:
-    """For each processor that is measured under its own name: its float32 and bfloat16 tables, and what it is."""
+    """For each of these processors its float32 and bfloat16 tables, and what it is."""
     parts = []
-    for path in sorted((folder / "results").glob("benchmark_on_*.json"), key=lambda path: path.stem):
-        results = read_results(folder, path.stem)
-        kind = "bfloat16, BERT too" if path.stem.endswith("_bfloat16") else "float32"
+    for name, results in processors(folder).items():
+        kind = "bfloat16, BERT too" if name.endswith("_bfloat16") else "float32"
         shares = contenders_table("share of the linear layers", results["rows"], "linear_share", "{:.0%}")
         parts.append(f"{kind}:\n\n{ratio_table(results)}\n\n{shares}\n\n{machine_line(results)}")
     return parts

@@ -171,7 +171,8 @@ def test_the_page_on_speed_shows_the_measured_numbers(pages, monkeypatch):
 
 def test_make_speed_measures_what_is_committed():
     commands = re.findall(r"^python -m model_cards\.benchmark.* -o model_cards/results/(.+)$", PAGE.read_text(), re.M)
-    measured = {name.replace("{processor}", "amd-epyc-family-25-model-17") for name in commands}
+    processors = ("amd-epyc-family-25-model-17", "intel-r-xeon-r-processor-family-6-model-167")
+    measured = {name.replace("{processor}", processor) for name in commands for processor in processors}
     measured |= {Path(gpu.BENCHMARK[-1]).name}  # by `make gpu`
     assert measured == {path.name for path in (CARDS / "results").glob("benchmark*.json")}
     assert run.slug("AMD EPYC (family 25, model 17)") == "amd-epyc-family-25-model-17"

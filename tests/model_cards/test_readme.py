@@ -260,6 +260,9 @@ def test_the_readme_names_every_scheme_once():
     assert len(README.splitlines()) < 95
 
 
+WORKS = ("sst2", "sst2_sorted", "8x128")
+
+
 def test_the_numbers_in_the_readme_are_those_of_the_tables():
     trained = (ROOT / "docs" / "pretrained-weights.md").read_text().partition("<!-- generated: long_inputs -->")[2]
     gains = r"^(?:\|[^|]+){3}\| [+-][\d.]+ \[(.+?), "  # over cutting, whatever the weights
@@ -274,12 +277,24 @@ def test_the_numbers_in_the_readme_are_those_of_the_tables():
     order = {way: scores[3] for way, scores in tuned.items()}
     assert f"(`rope` {tuned['`rope`'][4]}, word pairs {tuned['word pairs'][4]}; in `blimp_order` " in README
     assert f"`rope` {order['`rope`']}, word pairs {order['word pairs']}, no positions {order['`none`']}:" in README
-    file = ROOT / "model_cards" / "results" / "benchmark_on_amd-epyc-family-25-model-17.json"
-    rows = [row for row in json.loads(file.read_text())["rows"] if row["mode"] == "training"]
-    speed = {row["work"]: f"{row['ratio']:.1f}" for row in rows if row["contender"] == "rope"}
-    assert f"{speed['sst2']} times as fast as transformers' BERT where batches are half padding, " in README
-    assert f"{speed['sst2_sorted']} to {speed['8x128']} times elsewhere" in README
-    judged = json.loads((file.parent / "benchmark_gpu.json").read_text())["targets"]
+    results = ROOT / "model_cards" / "results"
+    amd, intel = (
+        {
+            (row["mode"], row["work"], row["dtype"]): row["ratio"]
+            for path in results.glob(f"benchmark_on_{maker}-*.json")
+            for row in json.loads(path.read_text())["rows"]
+            if row["contender"] == "rope"
+        }
+        for maker in ("amd", "intel")
+    )
+    padded, *elsewhere = [[f"{of['training', work, 'float32']:.1f}" for of in (amd, intel)] for work in WORKS]
+    assert f"{padded[0]} times as fast as transformers' BERT where batches are half padding (on an Intel" in README
+    assert f"(on an Intel Xeon {padded[1]} times), {elsewhere[0][0]} to {elsewhere[1][0]} times elsewhere" in README
+    assert all(amd_ratio == intel_ratio for amd_ratio, intel_ratio in elsewhere)
+    whole, rounded = (f"{intel['inference', '8x128', dtype]:.2f}"[1:] for dtype in ("float32", "bfloat16"))
+    assert f"On an Intel Xeon `rope` answers texts without padding at {whole} of BERT's speed" in README
+    assert f"at {whole} of\nBERT's speed, in bfloat16 at {rounded}" in PAGES["docs/speed.md"]
+    judged = json.loads((results / "benchmark_gpu.json").read_text())["targets"]
     short, mixed = (row["value"] for row in judged if "`bert`" in row["target"])
     for page in (README, PAGES["docs/gpus.md"]):
         assert f"{short:.2f}"[1:] + " of BERT's speed" in page
