@@ -121,6 +121,10 @@ SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "windows of 256 by 63, best": ("best window of 256", {"marker": "s", "color": "tab:orange", "linestyle": "--"}),
     "windows of 512 by 255, mean": ("mean over windows\nof 512", {"marker": "D", "color": "tab:red"}),
+    "healed, windows of 128 by 63, mean": (
+        "rope, healed: mean\nover windows of 128",
+        {"marker": "P", "color": "tab:blue", "linestyle": ":"},
+    ),
     "windows of 128 by 63, mean": ("mean over windows\nof 128", {"marker": "P", "color": "tab:purple"}),
     "learned-tile": ("its table repeated", {"marker": "^", "color": "tab:green"}),
     "first 512 tokens": ("cut at 512 tokens", {"marker": "v", "color": "0.35"}),

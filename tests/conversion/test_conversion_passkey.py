@@ -144,14 +144,35 @@ def test_what_is_decided_is_said_and_what_is_missing_isnt():
 @pytest.mark.parametrize("kept", [1.0, 0.5, 0.0])
 def test_tables_and_picture_print_in_the_middle_of_a_run(kept):
     results = json.loads((Path(__file__).parents[2] / "model_cards/results/passkey.json").read_text())
-    for way in ("rope-dynamic", "healed, windows of 256 by 63, best", "windows of 256 by 63, best"):
-        results["parts"] |= {f"{way}/{length}/1": {"found": "10" * 25} for length in passkey.LONGER}
     chosen = [*results["parts"]][: round(kept * len(results["parts"]))]
     results["parts"] = {name: results["parts"][name] for name in chosen}
     for shown in (passkey.table, passkey.test_table, passkey.depth_table):
         assert len({line.count("|") for line in shown(results).splitlines()}) == 1
     assert passkey.words(results)
     passkey.figure({"parts": results["parts"] | answered(learned_tile="1")})
+
+
+def test_what_the_pages_say_by_hand_is_what_is_measured(tokenizer):
+    root = Path(__file__).parents[2]
+    results = json.loads((root / "model_cards/results/passkey.json").read_text())
+    made = {(rival, length): passkey.direction(found) for (rival, length), found in passkey.tests(results).items()}
+    assert len(made) == len(passkey.PLANNED)
+    assert [made["windows of 256 by 63, best", length] for length in passkey.LONGER] == [-1, -1, 0]
+    for own in ("learned-tile", "learned-interpolate"):
+        assert [made[own, length] for length in passkey.LONGER] == [0, 0, 1]
+    assert all(made["healed, windows of 128 by 63, mean", length] == 0 for length in passkey.LONGER)
+    ways = ("rope-dynamic", "learned-tile", "windows of 256 by 63, best")
+    vector, own, windows = (f"{passkey.share(results, way, 4096).mean:.2f}"[1:] for way in ways)
+    said = (root / "README.md").read_text()
+    assert f"finds {vector} of the passkeys there, its own table repeated {own}. Windows of 256 tokens" in said
+    assert f"a vector each, find {windows}, and are shown to be better in shorter texts" in said
+    chosen = (root / "model_cards/README.md").read_text()
+    assert f"windows 0{windows}, `dynamic` 0{vector}, the table repeated 0{own} of the passkeys" in chosen
+    cut = passkey.windows(tokenizer, passkey.passkeys(tokenizer, 2048, 3)[1][0], 256, 63)
+    assert (
+        f"take small windows, with an embedding for each: {len(cut)} of 256"
+        in (root / "docs/long-inputs.md").read_text()
+    )
 
 
 @pytest.fixture
