@@ -196,7 +196,10 @@ def processors(folder: Path) -> dict[str, dict[str, Any]]:
 def processor_ratios(folder: Path) -> list[str]:
     """For each of these processors how many times as fast as BERT schemes are in float32, and what it is."""
     measured = [results for name, results in processors(folder).items() if not name.endswith("_bfloat16")]
-    return [f"{ratio_table(results)}\n\n{machine_line(results)}" for results in measured]
+    return [
+        f"{results['machine']['processor']}:\n\n{ratio_table(results)}\n\n{machine_line(results)}"
+        for results in measured
+    ]
 
 
 def processor_tables(folder: Path) -> list[str]:
@@ -205,7 +208,8 @@ def processor_tables(folder: Path) -> list[str]:
     for name, results in processors(folder).items():
         kind = "bfloat16, BERT too" if name.endswith("_bfloat16") else "float32"
         shares = contenders_table("share of the linear layers", results["rows"], "linear_share", "{:.0%}")
-        parts.append(f"{kind}:\n\n{ratio_table(results)}\n\n{shares}\n\n{machine_line(results)}")
+        title = f"{results['machine']['processor']}, {kind}:"
+        parts.append("\n\n".join((title, ratio_table(results), shares, machine_line(results))))
     return parts
 
 
