@@ -307,7 +307,7 @@ def _new(
         length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
         texts = chain.from_iterable(texts_of(prepared.splits["train"]))
         tokenizer = train_tokenizer(texts, model_max_length=length, **settings)
-        if settings.get("do_lower_case", True):
+        if tokenizer.backend_tokenizer.normalizer.lowercase:
             notes = [f"Case and accents are ignored: {spell('set.do_lower_case', False)} keeps them."]
     fields = {**_head(prepared.labels), "vocab_size": largest_id(tokenizer) + 1, "pad_token_id": tokenizer.pad_token_id}
     if "max_position_embeddings" not in options.assigned:
